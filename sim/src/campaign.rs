@@ -45,7 +45,7 @@ const STUCK: Duration = Duration::from_secs(300);
 
 /// Progress of a campaign.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct CampaignProgress {
     /// Number of worlds that ended.
     pub worlds: u64,
     /// Simulated hours.
@@ -58,7 +58,7 @@ pub struct Progress {
 
 /// Runs worlds until the budget is used up, or one fails or is stuck. Calls `show` from time to time with the
 /// progress.
-pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> CampaignReport {
+pub fn run(budget: &Budget, mut show: impl FnMut(CampaignProgress)) -> CampaignReport {
     let start = Instant::now();
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
@@ -102,7 +102,12 @@ pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> CampaignReport {
                 stop.store(true, Ordering::Relaxed);
             }
             let hours = report.tally.hours();
-            show(Progress { worlds: report.worlds, hours, faults: report.tally.fault_count(), share });
+            show(CampaignProgress {
+                worlds: report.worlds,
+                hours,
+                faults: report.tally.fault_count(),
+                share,
+            });
             let stuck = busy.iter().filter_map(|slot| *slot.lock());
             if let Some((seed, _)) = stuck.into_iter().find(|(_, since)| since.elapsed() > STUCK) {
                 report.stuck = Some(seed);

@@ -110,8 +110,8 @@ impl Electorate for SimElectorate {
             cluster.key = Some(lease);
             cluster.leases.insert(lease, now + lasts_ms * MS);
             let store = world.parties.disk.open();
-            let opening = store.opening();
-            world.oracle.disk_opened();
+            let (opening, machine) = (store.opening(), world.process(process).machine);
+            world.disk_opened(opening, machine);
             world.tally.operation("election", true);
             world.note(process, "is elected", [opening, 0, 0]);
             let lives = world.parties.brokers.iter_mut();

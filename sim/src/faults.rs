@@ -49,6 +49,8 @@ pub(crate) enum Chore {
     MendCluster(MachineId),
     /// Makes connections of a machine to the pool's address reach the newer broker again.
     Lead(MachineId),
+    /// Cuts the connections of a machine to brokers.
+    CutFromBrokers(MachineId),
     /// Ends all faults and repairs the pool; the phase in which the pool recovers begins.
     Heal,
     /// Begins the next phase.
@@ -116,6 +118,7 @@ pub(crate) fn carry_out(chore: Chore) {
         }
         Chore::Mislead(machine) => world(|world| heads::mislead(world, machine)),
         Chore::Lead(machine) => world(|world| world.net.misled.retain(|misled| *misled != machine)),
+        Chore::CutFromBrokers(machine) => world(|world| heads::cut_from_brokers(world, machine)),
         Chore::MendCluster(machine) => world(|world| {
             let now = world.now();
             world.parties.cluster.befall(now, 0, Trouble::Mends(machine));
@@ -317,6 +320,7 @@ enum Fault {
     MachineStops,
     ClockSteps,
     ClockDrifts,
+    WallClockSteps,
     DiskFull,
     CommitMishap,
     MemoryRefused,
@@ -329,11 +333,14 @@ enum Fault {
 /// Reports whether a fault hits the broker, its disk, the election, or more than one machine.
 fn is_for_everybody(fault: Fault) -> bool {
     use Fault::*;
-    matches!(fault, BrokerDies | BrokerFreezes | DiskFull | CommitMishap | TwoHeads | ClusterTrouble)
+    matches!(
+        fault,
+        BrokerDies | BrokerFreezes | DiskFull | CommitMishap | TwoHeads | ClusterTrouble | WallClockSteps
+    )
 }
 
 /// Relative frequency of each fault.
-const WEIGHTS: [(Fault, u64); 25] = [
+const WEIGHTS: [(Fault, u64); 26] = [
     (Fault::Disconnect, 24),
     (Fault::StallConnection, 20),
     (Fault::SwallowDirection, 12),
@@ -352,6 +359,7 @@ const WEIGHTS: [(Fault, u64); 25] = [
     (Fault::MachineStops, 4),
     (Fault::ClockSteps, 6),
     (Fault::ClockDrifts, 3),
+    (Fault::WallClockSteps, 4),
     (Fault::DiskFull, 2),
     (Fault::CommitMishap, 7),
     (Fault::MemoryRefused, 5),
@@ -412,6 +420,7 @@ fn happen(fault: Fault) {
         Fault::MachineSleeps | Fault::MachineStops | Fault::ClockSteps | Fault::ClockDrifts => {
             world(|world| befall_clock(world, fault));
         }
+        Fault::WallClockSteps => world(wall_clock_steps),
         Fault::DiskFull => world(|world| {
             let life_ns = world.plan.life_ns();
             let ns = world.random.skewed(100 * MS, life_ns);
@@ -478,6 +487,7 @@ fn word(fault: Fault) -> &'static str {
         Fault::MachineStops => "machine and its clock stopped",
         Fault::ClockSteps => "clock stepped",
         Fault::ClockDrifts => "clock drifts anew",
+        Fault::WallClockSteps => "wall clock of a broker stepped",
         Fault::DiskFull => "disk full",
         Fault::CommitMishap => "commit mishap",
         Fault::MemoryRefused => "memory refused",
@@ -536,6 +546,7 @@ fn befall_clock(world: &mut World, fault: Fault) {
             world.machines[machine].is_asleep = true;
             if matches!(fault, Fault::MachineStops) {
                 world.machines[machine].clock.set_stopped(now, true);
+                world.oracle.holds.clock_stopped(machine);
             }
             world.chore_in(ns, Chore::Wake(machine));
         }
@@ -543,6 +554,7 @@ fn befall_clock(world: &mut World, fault: Fault) {
             // A real clock that counts the time of a suspension steps at the moment that the machine wakes up. So the
             // oracle is told that the processes of this machine have run without a stop only since the step.
             world.machines[machine].clock.step(now, ns);
+            world.oracle.holds.clock_stepped(machine);
             for process in world.alive_on(machine) {
                 tell_oracle_it_runs(world, process);
             }
@@ -554,6 +566,17 @@ fn befall_clock(world: &mut World, fault: Fault) {
             world.clock_changed(machine);
         }
     }
+}
+
+/// Sets the wall clock of a machine for brokers, forwards or backwards.
+fn wall_clock_steps(world: &mut World) {
+    world.tally.fault(word(Fault::WallClockSteps));
+    let machine = if world.random.one_in(2) { BROKER_MACHINE } else { SPARE_MACHINE };
+    let most_ms = 2 * world.plan.snapshots.hold_ms_max;
+    let ms = world.random.skewed(1, most_ms) as i64;
+    let ahead_ms = if world.random.one_in(2) { ms } else { -ms };
+    world.note(ProcessId(u32::MAX), word(Fault::WallClockSteps), [machine as u64, ahead_ms as u64, 0]);
+    world.machines[machine].wall_ahead_ms = ahead_ms;
 }
 
 fn machine_dies() {

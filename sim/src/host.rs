@@ -70,7 +70,10 @@ impl Host for SimHost {
 
     fn wall_ms(&self) -> u64 {
         const BEGIN: u64 = 1_700_000_000_000;
-        world(|world| BEGIN + world.now() / 1_000_000)
+        world(|world| {
+            let ahead_ms = world.machines[world.process(self.0).machine].wall_ahead_ms;
+            (BEGIN + world.now() / 1_000_000).saturating_add_signed(ahead_ms)
+        })
     }
 
     fn boot_id(&self) -> u128 {

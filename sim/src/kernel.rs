@@ -72,6 +72,8 @@ pub(crate) struct TaskId {
 #[derive(Debug)]
 pub(crate) struct MachineState {
     pub(crate) clock: Clock,
+    /// Time in ms by which its wall clock is ahead of the time of the world, or behind it.
+    pub(crate) wall_ahead_ms: i64,
     /// Random number that names the boot, as Linux's `boot_id` does. A crash of the machine changes it.
     pub(crate) boot: u128,
     /// False while the machine is off: nothing on it runs or answers.

@@ -15,6 +15,7 @@ mod clock;
 mod coroutine;
 mod electorate;
 mod faults;
+mod holds;
 mod host;
 #[cfg(feature = "mutants")]
 pub mod hunt;
@@ -33,12 +34,13 @@ mod profile;
 mod random;
 mod replayed_requests;
 mod run;
+mod snapshots;
 mod store;
 mod tally;
 mod trace;
 mod workload;
 
-pub use campaign::{Budget, CampaignReport, Progress, run};
+pub use campaign::{Budget, CampaignProgress, CampaignReport, run};
 pub use oracle::Violation;
 pub use profile::Profile;
 pub use run::{WorldOutcome, run_world, run_world_printed};

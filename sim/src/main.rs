@@ -3,18 +3,34 @@
 
 use clap::Parser;
 use farpool_sim::{
-    Budget, CampaignReport, Profile, Progress, WorldOutcome, run, run_world, run_world_printed,
+    Budget, CampaignProgress, CampaignReport, Profile, WorldOutcome, run, run_world, run_world_printed,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+/// Text below the options in `--help`.
+const HELP: &str = "\
+Profiles:
+  still  No faults. No operation may fail, but for want of memory, or because others use the same names.
+  calm   A fault every two lives of a lease (its time and its grace), as in a data centre in a quiet week.
+  rough  One to four faults in each life of a lease.
+  hell   Four to twenty faults in each life of a lease, so that many are under way at once.
+  mixed  One of the others for each world, drawn from its seed: rough and hell twice as often.
+
+Every world also draws how many nodes, clients and tenants it has, all times and latencies, which machines faults hit
+(all, the host of one node, or those of clients), and whether two brokers elect a leader. --trace prints that.
+
+Examples:
+  cargo xtask sim --minutes 10 --profile hell
+  cargo xtask sim --seed 7 --profile mixed --trace";
+
 /// Simulates whole pools under faults, and checks the invariants of spec/lease.md after every step.
 ///
 /// The default budget is one minute. Exit code 1: a violation was found; the command that replays it is printed.
 #[derive(Parser)]
-#[command(name = "farpool-sim", after_help = "Example:  cargo xtask sim --minutes 10 --profile hell")]
+#[command(name = "farpool-sim", after_help = HELP)]
 struct Args {
     /// Run only the world of this seed
     #[arg(long)]
@@ -22,7 +38,7 @@ struct Args {
     /// Print every event of that world
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Severity of the faults: still, calm, rough, hell, or mixed
+    /// Severity of the faults: still, calm, rough, hell, or mixed; see below
     #[arg(long, default_value = "mixed")]
     profile: Profile,
     /// Stop after this number of worlds
@@ -145,9 +161,9 @@ fn campaign(args: &Args) -> ExitCode {
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {msg}") {
         bar.set_style(style);
     }
-    let report = run(&budget, |progress: Progress| {
+    let report = run(&budget, |progress: CampaignProgress| {
         bar.set_position((progress.share * 1_000.0) as u64);
-        let Progress { worlds, hours, faults, .. } = progress;
+        let CampaignProgress { worlds, hours, faults, .. } = progress;
         bar.set_message(format!("{worlds} worlds, {hours:.0} cluster-hours, {faults} faults"));
     });
     bar.finish_and_clear();

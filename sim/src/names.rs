@@ -5,12 +5,14 @@
 //! a value that the name had at some moment of the opening. A client that got the answer that a name was published or
 //! dropped must find this in the book (invariant I5 of `spec/lease.md`).
 
+use crate::holds::Opening;
 use crate::kernel::{MachineId, World};
 use crate::parties::{NodeLife, TakenReport};
 use crate::store::Disk;
 use farpool_erasure::StripeCode;
 use farpool_lease::broker::{Durable, NamedFile, StateChange};
-use farpool_wire::control::{NamedRegion, NamedRun, Stripe};
+use farpool_wire::control::{NamedRegion, NamedRun, PARTS, SnapshotAt, Stripe};
+use farpool_wire::limits::WINDOW_PAGE_BYTES;
 use farpool_wire::{Epoch, Incarnation, NodeId, RegionIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -87,10 +89,14 @@ impl NameBook {
 }
 
 impl World {
-    /// Adds the effect of a record, which has just reached the broker's disk, to the history of the names it changes.
-    /// Records that change no name have none. `before` is the file that the name was before.
-    pub(crate) fn recorded(&mut self, record: &StateChange, before: Option<&NamedFile>) {
-        let now = self.now();
+    /// Adds the effect of a record, which this leader has just written to the disk, to the history of the names that it
+    /// changes, and to that of snapshots. `before` is the file that the name was before.
+    pub(crate) fn recorded(&mut self, by: Opening, record: &StateChange, before: Option<&NamedFile>) {
+        let (now, moment) = (self.now(), self.moment());
+        match self.parties.snapshots.recorded(now, record, before) {
+            Err(twice) => self.oracle.violated("I9", twice),
+            Ok(turn) => self.oracle.snapshots_turn(by, turn, moment),
+        }
         match record {
             StateChange::Name(name, named) => {
                 self.oracle.checks += 1;
@@ -166,6 +172,7 @@ impl World {
             };
             broker.reports.get(&region.node).is_some_and(is_fresh)
                 && !self.parties.drained.contains(&node)
+                && !self.may_be_emptied(region)
                 && others.iter().all(|other| self.node_with(other).is_some_and(|(_, at)| at != machine))
         };
         let mut pairs = before.places.runs.iter().zip(after.places.runs.iter());
@@ -178,6 +185,26 @@ impl World {
             let mut gone = had.into_iter().filter(|region| !has.contains(region));
             gone.find(|region| is_repair && is_known_good(region, &has))
         })
+    }
+
+    /// Reports whether a region is a segment less than half of which belongs to files. Nothing is added to one that is
+    /// emptied, so it had no less when its emptying was ordered than it has now.
+    fn may_be_emptied(&self, segment: &NamedRegion) -> bool {
+        let place = (segment.incarnation, segment.region, segment.epoch);
+        let Some(end) = self.oracle.end_of_segment(&place) else { return false };
+        let live_bytes = |named: &NamedFile| -> u64 {
+            let copies = named
+                .places
+                .runs
+                .iter()
+                .flat_map(|run| named.places.copies(run).map(move |copy| (run, copy)));
+            let here =
+                copies.filter(|(_, (region, _))| (region.incarnation, region.region, region.epoch) == place);
+            here.map(|(run, _)| u64::from(run.bytes).next_multiple_of(WINDOW_PAGE_BYTES)).sum()
+        };
+        let live_bytes: u64 =
+            self.parties.disk.with_durable(|durable| durable.names.values().map(live_bytes).sum());
+        2 * live_bytes < u64::from(end)
     }
 
     /// Returns the content that a named file's bytes in the nodes' memory are. Unknown if a node is gone.
@@ -247,6 +274,20 @@ impl World {
             let lives = |region: &NamedRegion| !ended.contains(&region.incarnation);
             named.is_some_and(|named| named.places.first_lost(lives).is_none())
         })
+    }
+
+    /// Reports whether all files of a table can be read: its root, its parts and pages.
+    pub(crate) fn is_table_whole(&self, name: &str, latest: Option<SnapshotAt>) -> bool {
+        let disk = self.parties.disk.clone();
+        let parts: Vec<String> = disk.with_durable(|durable| {
+            let prefix = latest.map(|at| format!("{PARTS}{:016x}/", at.table.0));
+            let names = durable
+                .names
+                .keys()
+                .filter(|name| prefix.as_ref().is_some_and(|prefix| name.starts_with(prefix.as_str())));
+            names.map(|name| name.to_string()).collect()
+        });
+        self.is_whole(name, &disk) && parts.iter().all(|part| self.is_whole(part, &disk))
     }
 
     /// Returns the regions of a node's life that belong to published names, according to the broker's disk.

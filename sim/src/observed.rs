@@ -1,6 +1,6 @@
 //! Wrappers that show the oracle what brokers and nodes answer, before the answers are sent.
 
-use crate::kernel::{ProcessId, world};
+use crate::kernel::{ProcessId, World, world};
 use crate::memory::SimMemory;
 use crate::oracle::session_of;
 use farpool_node::NodeService;
@@ -103,9 +103,20 @@ impl ObservedBroker {
     /// Answers a request, be it a client's or a replay of one.
     pub(crate) fn answer(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let asked = request.clone();
-        world(|world| world.oracle.broker_called(&asked));
+        let opening_of = |world: &World| {
+            world.parties.brokers.iter().find(|life| life.process == self.process).map(|life| life.opening)
+        };
+        let is_heard = world(|world| {
+            world.oracle.broker_called(&asked);
+            let by = opening_of(world);
+            by.is_some_and(|by| world.oracle.session_asks(by, peer.connection, &asked))
+        });
         let answer = self.service.call(peer, request);
         world(|world| {
+            if let Some(by) = opening_of(world).filter(|_| is_heard) {
+                let now = world.moment();
+                world.oracle.session_is_told(by, now, &asked, &answer);
+            }
             let disk = world.parties.disk.clone();
             world.oracle.broker_answers(&asked, &answer, &disk);
             let at = world.clock_of(self.process);

@@ -4,17 +4,21 @@
 //! was copied, and what is on the disk, and compares them. The checks of bytes that clients read are in `workload`
 //! and `names`, those of memory in `memory`; all of them report their findings here.
 
+use crate::holds::{Holds, Moment, Opening};
 use crate::memory::{GateView, SimMemory};
 use crate::names::Place;
 use crate::profile::Plan;
+use crate::snapshots::Turn;
 use crate::store::Disk;
+#[cfg(feature = "mutants")]
+use farpool_encryption::watch::{FileKey, Nonce};
 use farpool_node::NodeService;
 use farpool_transport::Intent;
-use farpool_wire::control::{Grant, Inventory, Lease, Leased, RegionOwner, Traffic};
+use farpool_wire::control::{Grant, Inventory, Lease, Leased, RegionOwner, SegmentHeld, SnapshotAt, Traffic};
 use farpool_wire::data::Span;
 use farpool_wire::{
-    Epoch, Handle, Incarnation, MonoNs, NodeId, Refusal, RegionIndex, Reply, Request, SessionId, Term,
-    TicketId,
+    Epoch, Handle, Incarnation, MonoNs, NodeId, Refusal, RegionIndex, Reply, Request, SessionId, TableId,
+    Term, TicketId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +57,7 @@ struct NodeView {
     /// Newest right granted for each region.
     rights: BTreeMap<RegionIndex, Right>,
     /// Handles that this life of the node has granted, to notice one that is granted twice.
-    handles: BTreeSet<u128>,
+    handles: BTreeMap<u128, (RegionIndex, Epoch)>,
     /// Time of the last sign of life of each session, on the node's clock.
     signs: BTreeMap<SessionId, MonoNs>,
     /// Number of renewals of each session that the node has answered.
@@ -92,8 +96,15 @@ pub(crate) struct Oracle {
     /// Regions that a name has released before that. A broker that does not know it waits for their sessions to publish
     /// them, so they are kept until these sessions end.
     let_go_before: BTreeSet<Place>,
+    /// Regions that nodes have reported as segments, which many names share, and where the bytes in use end.
+    segments: BTreeMap<Place, u32>,
     /// Regions that nodes have filled with copies of published files.
     copied: BTreeSet<Place>,
+    /// Snapshots of tables that brokers have promised to sessions.
+    pub(crate) holds: Holds,
+    /// Nonces that were used with each key.
+    #[cfg(feature = "mutants")]
+    nonces: BTreeSet<(FileKey, Nonce)>,
 }
 
 /// Least delay in ms, beyond TTL and grace, within which a node must have ended a silent session's leases (invariant
@@ -111,7 +122,15 @@ impl Oracle {
             nodes: BTreeMap::new(),
             let_go: BTreeSet::new(),
             let_go_before: BTreeSet::new(),
+            segments: BTreeMap::new(),
             copied: BTreeSet::new(),
+            holds: Holds::new(
+                u64::from(plan.settings.lease_ttl_ms) + u64::from(plan.settings.grace_ms),
+                plan.snapshots.hold_ms_max,
+                plan.stands,
+            ),
+            #[cfg(feature = "mutants")]
+            nonces: BTreeSet::new(),
         }
     }
 
@@ -183,7 +202,14 @@ impl Oracle {
         self.check(again.is_none(), "I5", || {
             format!("a name has {again:?} (life, region, epoch), which a name released before")
         });
-        self.let_go.extend(before.difference(after));
+        // Names share segments, so one may have a segment after another has left it.
+        let gone = before.difference(after).filter(|place| !self.segments.contains_key(*place));
+        self.let_go.extend(gone);
+    }
+
+    /// Returns where the bytes in use of a segment end, as far as nodes have reported it. `None` for another region.
+    pub(crate) fn end_of_segment(&self, place: &Place) -> Option<u32> {
+        self.segments.get(place).copied()
     }
 
     /// Checks I1 in a node's log: no line reports a contradiction between its leases and its gates.
@@ -234,6 +260,11 @@ impl Oracle {
             (Request::Seal(_), Ok(Reply::Seal(sealed))) => {
                 for grant in sealed.regions.iter() {
                     self.right_is_new(incarnation, grant.region, grant.epoch, grant.handle.0, None, false);
+                }
+            }
+            (Request::SealRanges(_), Ok(Reply::SealRanges(sealed))) => {
+                for range in sealed.ranges.iter() {
+                    self.right_is_new(incarnation, range.region, range.epoch, range.handle.0, None, false);
                 }
             }
             _ => {}
@@ -295,10 +326,11 @@ impl Oracle {
         is_writable: bool,
     ) {
         let Some(view) = self.nodes.get_mut(&incarnation) else { return };
-        // A request to seal that is sent twice gets the same handle twice.
-        let is_repeated = !is_writable
-            && view.rights.get(&region).is_some_and(|right| right.epoch == epoch && right.handle == handle);
-        let is_fresh = (view.handles.insert(handle) || is_repeated) && handle != 0;
+        let is_known = view.handles.contains_key(&handle);
+        // A request to seal that is sent twice gets the same handle twice, and so does who seals into the same segment.
+        let given = *view.handles.entry(handle).or_insert((region, epoch));
+        let is_repeated = !is_writable && given == (region, epoch) && is_known;
+        let is_fresh = (!is_known || is_repeated) && handle != 0;
         let before = view.rights.get(&region).map(|right| right.epoch);
         // An older right whose answer comes late must not displace a newer one.
         if before.is_none_or(|before| epoch > before) {
@@ -359,6 +391,70 @@ impl Oracle {
         }
     }
 
+    /// Checks that no nonce is used twice with one key: whoever sees both ciphertexts learns their difference, and can
+    /// forge others.
+    #[cfg(feature = "mutants")]
+    pub(crate) fn nonce_used(&mut self, key: &FileKey, nonce: &Nonce) {
+        let is_fresh = self.nonces.insert((*key, *nonce));
+        self.check(is_fresh, "nonce", || format!("nonce {nonce:02x?} was used twice with one key"));
+    }
+
+    /// Notes what has become of a snapshot, by a record that a leader has written. Checks that no snapshot ends which a
+    /// session holds.
+    pub(crate) fn snapshots_turn(&mut self, by: Opening, turn: Option<Turn>, now: Moment) {
+        match turn {
+            Some(Turn::Replaced(at)) => self.holds.replaced(at, now),
+            Some(Turn::Dropped(table)) => self.holds.dropped(table),
+            Some(Turn::Ended(at)) => {
+                let broken = self.holds.ended(by, at, now);
+                self.check(broken.is_none(), "hold", || broken.unwrap_or_default());
+            }
+            None => {}
+        }
+    }
+
+    /// Notes what a session asks a broker about snapshots, over a connection. Returns true if the session has not gone
+    /// on over another connection, so that it hears of the answer.
+    pub(crate) fn session_asks(&mut self, by: Opening, connection: u64, request: &Request) -> bool {
+        match request {
+            Request::OpenTable(open) => self.holds.asks(by, open.session, connection),
+            Request::HoldSnapshots(hold) => {
+                let is_last = self.holds.asks(by, hold.session, connection);
+                if is_last {
+                    self.holds.holds_only(hold.session, &hold.held.iter().copied().collect());
+                }
+                is_last
+            }
+            Request::CloseSession(proof) => {
+                self.holds.session_ended(proof.session);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes what a broker has promised a session about snapshots.
+    pub(crate) fn session_is_told(
+        &mut self,
+        by: Opening,
+        now: Moment,
+        request: &Request,
+        answer: &Result<Reply, Refusal>,
+    ) {
+        match (request, answer) {
+            (Request::OpenTable(open), Ok(Reply::OpenTable(opened))) if opened.table != TableId(0) => {
+                let at = SnapshotAt { table: opened.table, snapshot: opened.snapshot };
+                self.holds.promised(by, open.session, at, now);
+            }
+            (Request::HoldSnapshots(hold), Ok(Reply::HoldSnapshots(told))) => {
+                for at in hold.held.iter().filter(|at| !told.ended.contains(at)) {
+                    self.holds.promised(by, hold.session, *at, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
     pub(crate) fn broker_called(&mut self, request: &Request) {
         match request {
             Request::Offer(offer) => {
@@ -375,6 +471,10 @@ impl Oracle {
                     view.term = term;
                     view.broker_ms = broker_ms;
                 }
+            }
+            Request::Segments(report) => {
+                let place = |held: &SegmentHeld| ((report.incarnation, held.region, held.epoch), held.end);
+                self.segments.extend(report.segments.iter().map(place));
             }
             // The broker may give the handle to clients from now on.
             Request::EndRepair(report) if !report.copied.is_empty() => {
@@ -585,6 +685,7 @@ pub(crate) fn session_of(request: &Request) -> Option<SessionId> {
         Request::Renew(proof) => Some(proof.session),
         Request::Release(release) => Some(release.session),
         Request::Seal(seal) => Some(seal.session),
+        Request::SealRanges(seal) => Some(seal.session),
         _ => None,
     }
 }

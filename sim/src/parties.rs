@@ -6,13 +6,15 @@
 use crate::clock::{Clock, RATE_TRUE};
 use crate::electorate::{Cluster, SimElectorate};
 use crate::faults::Chore;
+use crate::holds::{Moment, Opening};
 use crate::host::SimHost;
-use crate::kernel::{self, MachineId, MachineState, ProcessId, World, world};
+use crate::kernel::{self, MachineId, MachineState, ProcessId, World, rest, world};
 use crate::memory::SimMemory;
 use crate::names::NameBook;
 use crate::net::Ending;
 use crate::observed::{ObservedBroker, ObservedNode};
 use crate::replayed_requests::UnderWay;
+use crate::snapshots::SnapshotBook;
 use crate::store::Disk;
 use crate::{admin, workload};
 use farpool_broker::BrokerService;
@@ -36,6 +38,8 @@ const STANDING: &str = "10.0.0.2:7700";
 pub(crate) const BROKER_MACHINE: MachineId = 0;
 pub(crate) const SPARE_MACHINE: MachineId = 1;
 
+/// Time in ns after which a broker looks for what comes with time.
+const LOOK_NS: u64 = 500_000_000;
 /// Bytes per second that a node copies of published files: about a second for a region.
 const COPY_BYTES_PER_SECOND: u64 = REGION_BYTES_MIN;
 
@@ -141,6 +145,10 @@ pub(crate) struct Parties {
     pub(crate) admin: Option<ProcessId>,
     pub(crate) phase: Phase,
     pub(crate) names: NameBook,
+    /// Rows of each snapshot of a table.
+    pub(crate) snapshots: SnapshotBook,
+    /// Number of the table that clients of each tenant change now. A table that is lost gets a successor.
+    pub(crate) grown_generations: BTreeMap<String, u64>,
     /// Requests that are scheduled to be sent once more.
     pub(crate) again: UnderWay,
     /// Number that goes into the next bytes that are written, so that all contents differ.
@@ -166,6 +174,20 @@ impl World {
         lives || self.parties.deposed_until.is_some_and(|until| until >= since)
     }
 
+    /// Returns what the clocks of the machines for brokers show now.
+    pub(crate) fn moment(&self) -> Moment {
+        let now = self.now();
+        let clocks = [BROKER_MACHINE, SPARE_MACHINE].map(|machine| self.machines[machine].clock.at(now));
+        Moment { at: now, clocks }
+    }
+
+    /// Tells the oracle that a broker on a machine has opened the disk, and leads from now on.
+    pub(crate) fn disk_opened(&mut self, opening: Opening, machine: MachineId) {
+        let now = self.moment();
+        self.oracle.disk_opened();
+        self.oracle.holds.began(opening, machine, now);
+    }
+
     /// Creates the machines.
     pub(crate) fn set_up(&mut self) {
         let plan = self.plan.clone();
@@ -180,7 +202,9 @@ impl World {
             let clock = Clock::new(self.now(), shows, rate);
             let boot = u128::from(self.random.draw().max(1));
             let (is_up, is_asleep, disk_is_broken) = (true, false, false);
-            self.machines.push(MachineState { clock, boot, is_up, is_asleep, disk_is_broken });
+            let wall_ahead_ms = 0;
+            let machine = MachineState { clock, wall_ahead_ms, boot, is_up, is_asleep, disk_is_broken };
+            self.machines.push(machine);
         }
         for index in 0..plan.nodes {
             let machine = 2 + plan.host_of_node[index];
@@ -249,7 +273,7 @@ pub(crate) fn start_broker(machine: MachineId) {
         let process = world.start_process(format!("broker@{machine}"), machine, Some(Identity::Broker));
         let store = world.parties.disk.open();
         let opening = store.opening();
-        world.oracle.disk_opened();
+        world.disk_opened(opening, machine);
         world.parties.brokers.push(BrokerLife::new(process, machine, opening));
         world.note(process, "starts", [0; 3]);
         (process, world.plan.broker_settings(), store)
@@ -257,7 +281,8 @@ pub(crate) fn start_broker(machine: MachineId) {
     let begin = move || match BrokerService::open(Arc::new(SimHost(process)), settings, Box::new(store)) {
         Ok(service) => {
             let term = service.term();
-            let service: Arc<dyn Service> = Arc::new(service);
+            let looking = Arc::new(service);
+            let service: Arc<dyn Service> = Arc::<BrokerService>::clone(&looking);
             let observed: Arc<dyn Service> = Arc::new(ObservedBroker::new(process, Arc::clone(&service)));
             world(|world| {
                 world.net.listen(BROKER, machine, process, observed);
@@ -267,6 +292,10 @@ pub(crate) fn start_broker(machine: MachineId) {
                     life.service = Some(service);
                 }
             });
+            while !looking.has_failed() {
+                rest(LOOK_NS);
+                looking.look();
+            }
         }
         Err(error) => world(|world| {
             world.note_text(process, "does not start", [0; 3], Some(error.to_string().into()));

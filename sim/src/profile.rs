@@ -2,6 +2,7 @@
 
 use crate::random::Random;
 use farpool_broker::{BrokerSettings, LeaseSettings, Quotas};
+use farpool_lease::SnapshotSettings;
 use farpool_wire::TENANT_LOCAL;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use std::str::FromStr;
@@ -62,6 +63,10 @@ pub(crate) struct Plan {
     pub(crate) profile: Profile,
     pub(crate) theme: Theme,
     pub(crate) settings: LeaseSettings,
+    /// Times of snapshots of tables.
+    pub(crate) snapshots: SnapshotSettings,
+    /// Most appends that a client makes in a row: in a few worlds so many that manifests get pages.
+    pub(crate) appends_max: u64,
     /// True if the peers of connections show certificates.
     pub(crate) has_identities: bool,
     /// Tenants; clients are assigned to them in turn.
@@ -153,6 +158,12 @@ impl Plan {
             node_silence_ms: heartbeat_ms * random.range(2, 8) as u32,
         };
         let life_ms = u64::from(lease_ttl_ms) + u64::from(grace_ms);
+        let age_ms_max = random.skewed(200, 2 * life_ms);
+        let snapshots = SnapshotSettings {
+            count_max: random.skewed(1, 30) as u32,
+            age_ms_max,
+            hold_ms_max: age_ms_max + random.skewed(1_000, 40 * life_ms),
+        };
         let lives = random.range(25, 70);
         let faulty_ns = (life_ms * lives).max(20_000) * 1_000_000;
         let fault_every_ns = match profile {
@@ -228,13 +239,16 @@ impl Plan {
             stands: theme == Theme::Everybody && !still && random.one_in(2),
             lead_ms: random.skewed(500, 20_000),
             settings,
+            snapshots,
+            appends_max: if random.one_in(12) { 150 } else { 6 },
         }
     }
 
     /// Returns the settings of the broker.
     pub(crate) fn broker_settings(&self) -> BrokerSettings {
         let quotas = Quotas { default_bytes: self.quota_bytes, ..Quotas::default() };
-        BrokerSettings { lease: self.settings, quotas }
+        let snapshots = self.snapshots;
+        BrokerSettings { lease: self.settings, quotas, snapshots, ..BrokerSettings::default() }
     }
 
     /// Returns the tenant of a client.

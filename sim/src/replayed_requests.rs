@@ -38,8 +38,11 @@ pub(crate) struct UnderWay {
 /// those whose replay would take resources that the sender would not know of.
 fn per_million(request: &Request) -> u32 {
     match request {
-        Request::Lease(_) | Request::Seal(_) | Request::PublishPlaces(_) => 60_000,
+        Request::Lease(_) | Request::Seal(_) | Request::SealRanges(_) | Request::PublishPlaces(_) => 60_000,
         Request::DropName(_) | Request::RenameName(_) | Request::CloseSession(_) => 30_000,
+        // Ids of commits, and places that were published once, keep them from being carried out again.
+        Request::CommitTables(_) => 100_000,
+        Request::AddParts(_) => 50_000,
         Request::Release(_) => 20_000,
         Request::Offer(_) => 20_000,
         Request::Renew(_) => 5_000,

@@ -46,6 +46,10 @@ pub fn run_world_printed(seed: u64, profile: Profile) -> WorldOutcome {
 
 fn run_traced(seed: u64, profile: Profile, plan: Plan, trace: Trace) -> WorldOutcome {
     panics::quiet(true);
+    #[cfg(feature = "mutants")]
+    farpool_encryption::watch::watch(Some(|key, nonce| {
+        kernel::world_if_free(|world| world.oracle.nonce_used(key, nonce));
+    }));
     put_world(World::new(seed, plan, trace));
     let (nodes, clients) = world(|world| {
         world.set_up();
@@ -144,7 +148,11 @@ impl World {
             Phase::Mending => self.mending_ns() * 2,
             // The 6 lives: a region is returned after four renewals without use, and a session renews three times per
             // TTL.
-            Phase::Proving => 6 * self.plan.life_ns() + 20 * patience_ns + 120_000_000_000,
+            // Snapshots end once they are old and nobody holds them.
+            Phase::Proving => {
+                let old_ns = 2 * self.plan.snapshots.age_ms_max * 1_000_000;
+                8 * self.plan.life_ns() + old_ns + 20 * patience_ns + 120_000_000_000
+            }
             Phase::Clearing => 6 * self.plan.life_ns() + 20 * patience_ns + 60_000_000_000,
         }
     }
@@ -248,7 +256,15 @@ impl World {
             let Some(leases) = life.service.try_leases() else { return Some(format!("node{index} is busy")) };
             let inventory = leases.inventory(Traffic::default(), 0);
             if let Some(owned) = inventory.owned.first() {
-                return Some(format!("region {} of node{index} is held: {:?}", owned.region, owned.owner));
+                let (region, owner) = (owned.region, owned.owner);
+                let segments = leases.segment_report().segments;
+                let names = self
+                    .parties
+                    .disk
+                    .with_durable(|durable| durable.names.keys().cloned().collect::<Vec<_>>());
+                return Some(format!(
+                    "region {region} of node{index} is held: {owner:?}; names: {names:?}; segments: {segments:?}"
+                ));
             }
             if inventory.counts.cleaning > 0 {
                 return Some(format!("{} regions of node{index} are not clean", inventory.counts.cleaning));

@@ -115,6 +115,16 @@ impl Store for SimStore {
         Ok(self.disk.content().durable.clone())
     }
 
+    fn confirm(&mut self) -> Result<(), StoreError> {
+        if let Some(process) = world(|world| world.running_process().filter(|_| world.plan.stands)) {
+            electorate::ask(process)?;
+        }
+        match self.disk.openings() == self.opening {
+            true => Ok(()),
+            false => Err(StoreError("another broker has opened the store".to_owned())),
+        }
+    }
+
     fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError> {
         // A commit takes a while, as on a real disk.
         let takes = world(|world| world.random.skewed(20_000, world.plan.commit_ns_max));
@@ -139,7 +149,9 @@ impl Store for SimStore {
             let mut files_before = Vec::new();
             for record in records {
                 files_before.push(match record {
-                    StateChange::Name(name, _) => content.durable.names.get(name).cloned(),
+                    StateChange::Name(name, _) | StateChange::DropName(name) => {
+                        content.durable.names.get(name).cloned()
+                    }
                     _ => None,
                 });
                 content.durable.apply(record.clone());
@@ -149,7 +161,7 @@ impl Store for SimStore {
             world(|world| {
                 world.oracle.names_changed(&before, &after);
                 let changes = records.iter().zip(files_before);
-                changes.for_each(|(record, before)| world.recorded(record, before.as_ref()));
+                changes.for_each(|(record, before)| world.recorded(opening, record, before.as_ref()));
             });
         };
         match mishap {

@@ -74,6 +74,11 @@ pub(super) fn mislead(world: &mut World, machine: MachineId) {
         return;
     }
     world.net.misled.push(machine);
+    cut_from_brokers(world, machine);
+}
+
+/// Cuts the connections of a machine to brokers.
+pub(super) fn cut_from_brokers(world: &mut World, machine: MachineId) {
     for conn in world.net.open() {
         let Some((caller, server)) = world.net.ends_of(conn) else { continue };
         let is_to_broker = world.parties.brokers.iter().any(|life| life.process == server);

@@ -5,11 +5,15 @@
 //! come from a model of each private file, and from [`names`](crate::names) for published ones. Once the faults are
 //! over, every client must prove that the pool works again.
 
+pub(crate) mod grown;
+mod parts;
 mod proving;
 mod published;
 mod scanned;
 mod storm;
 
+use self::grown::OpenSnapshot;
+use self::parts::OpenParts;
 use self::storm::Storm;
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, rest, world};
@@ -68,6 +72,10 @@ struct Client {
     seen: Vec<Seen>,
     /// Far tables that it has open, the latest first.
     tables: Vec<FarTable>,
+    /// Snapshots of tables that change which it has open.
+    grown: Vec<OpenSnapshot>,
+    /// Snapshots of tables of raw parts which it has open.
+    parts: Vec<OpenParts>,
     next_file: u64,
     has_reserved: bool,
     storm: Option<Storm>,
@@ -87,6 +95,8 @@ pub(crate) fn run(process: ProcessId, index: usize) {
         files: BTreeMap::new(),
         seen: Vec::new(),
         tables: Vec::new(),
+        grown: Vec::new(),
+        parts: Vec::new(),
         next_file: 0,
         has_reserved: false,
         storm: None,
@@ -99,6 +109,8 @@ pub(crate) fn run(process: ProcessId, index: usize) {
     client.until_it_works(Client::prove_all_leases_are_known);
     client.until_it_works(Client::prove_names);
     client.until_it_works(Client::prove_table);
+    client.until_it_works(Client::prove_grown);
+    client.until_it_works(Client::prove_snapshots_end);
     world(|world| world.parties.clients[index].has_seen_names = true);
     while world(|world| world.parties.phase) < Phase::Clearing {
         rest(100 * MS);
@@ -159,7 +171,13 @@ fn note_outcome<T>(process: ProcessId, kind: &'static str, result: Result<T, Err
         if error.kind() == ErrorKind::Tampered {
             world.oracle.violated("I3", format!("a correct node is reported as forging: {error}"));
         }
-        let permitted = [ErrorKind::Exhausted, ErrorKind::NotFound, ErrorKind::Exists, ErrorKind::Invalid];
+        let permitted = [
+            ErrorKind::Exhausted,
+            ErrorKind::NotFound,
+            ErrorKind::Exists,
+            ErrorKind::Invalid,
+            ErrorKind::Conflict,
+        ];
         let is_still = world.plan.profile == Profile::Still && !world.plan.drains;
         let is_still = is_still && world.parties.phase == Phase::Faulty;
         // The pool that a storm's tasks use was closed by the client, or the world is ending.
@@ -228,6 +246,8 @@ impl Client {
         self.files.clear();
         self.seen.clear();
         self.tables.clear();
+        self.grown.clear();
+        self.parts.clear();
         if let Some(pool) = self.pool.take() {
             pool.close();
         }
@@ -237,10 +257,11 @@ impl Client {
         match self.random.below(100) {
             0..10 => self.create(),
             10..37 => self.write(),
-            37..64 => self.read(),
-            64 if self.random.one_in(3) => self.put_table(),
-            64..66 => self.scan_table(),
-            66..70 => self.truncate(),
+            37..62 => self.read(),
+            62 if self.random.one_in(3) => self.put_table(),
+            62..64 => self.scan_table(),
+            64..68 => self.change_tables(),
+            68..70 => self.truncate(),
             70..75 => self.delete(),
             75..81 => self.publish(),
             81..87 => self.open_published(),
@@ -517,6 +538,8 @@ impl Client {
         }
         self.seen.clear();
         self.tables.clear();
+        self.grown.clear();
+        self.parts.clear();
         if self.has_reserved {
             self.leave();
         }
@@ -526,11 +549,37 @@ impl Client {
 /// Reports whether an operation on a published name failed because the name was published anew or dropped meanwhile.
 /// That is neither a violation nor a success.
 fn is_replaced(kind: &str, error: &Error) -> bool {
-    let of_name = ["read published", "publish", "open", "rename", "drop", "put a table", "open a table"];
+    let of_name = [
+        "read published",
+        "publish",
+        "open",
+        "rename",
+        "drop",
+        "put a table",
+        "open a table",
+        "append to a table",
+        "change rows of a table",
+        "roll a table back",
+        "make a table",
+        "replace a table",
+        "drop a changed table",
+        "compact a table",
+        "open a changed table",
+        "read a changed table",
+        "commit parts",
+        "drop parts",
+        "open parts",
+        "read parts",
+    ];
     let kinds = [ErrorKind::Lost, ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::Refused];
     match kind {
-        // A table that is open is closed by its replacement, if this client has made it.
-        "scan a table" => kinds.contains(&error.kind()) || error.kind() == ErrorKind::Closed,
+        // A table that is open is closed by its replacement, if this client has made it. A snapshot that is read or
+        // changed ends after the longest life of holds; readers look whether it was kept.
+        "scan a table"
+        | "open a changed table"
+        | "read a changed table"
+        | "change rows of a table"
+        | "compact a table" => kinds.contains(&error.kind()) || error.kind() == ErrorKind::Closed,
         _ => of_name.contains(&kind) && kinds.contains(&error.kind()),
     }
 }

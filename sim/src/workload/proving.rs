@@ -144,7 +144,7 @@ impl Client {
 
     /// Drops every name of the client's tenant, so that no region may stay in use.
     pub(super) fn clear_names(&mut self, pool: &Pool) -> Result<(), Error> {
-        for name in self.own_names().into_iter().chain([self.table_file()]) {
+        for name in self.own_names().into_iter().chain([self.table_file()]).chain(self.changed_files()) {
             match pool.delete(&name) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}

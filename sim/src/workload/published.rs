@@ -12,6 +12,9 @@ use std::collections::BTreeSet;
 /// Kind of the recipes of published files: the body is the number of their content.
 pub(super) const RECIPES: &str = "content";
 
+/// Beginning of the names of small files.
+const SMALL: &str = "small-";
+
 /// Makes a lost file again.
 pub(super) fn make_again(pool: &Pool, name: &str, file: FileId, recipe: &Recipe) -> Result<(), Error> {
     let mut number = [0; 8];
@@ -29,11 +32,16 @@ pub(super) fn make_again(pool: &Pool, name: &str, file: FileId, recipe: &Recipe)
 impl Client {
     fn any_name(&mut self) -> String {
         let tenant = world(|world| world.plan.tenant_of(self.index));
-        format!("{tenant}/{}", self.random.below(3))
+        match self.random.one_in(3) {
+            // Many small files share segments, which become empty bit by bit.
+            true => format!("{tenant}/{SMALL}{}", self.random.below(12)),
+            false => format!("{tenant}/{}", self.random.below(3)),
+        }
     }
 
     pub(super) fn publish(&mut self) {
         let name = self.any_name();
+        let is_small = name.contains(SMALL);
         let if_taken = if self.random.one_in(4) { IfTaken::Refuse } else { IfTaken::Replace };
         let pool = self.pool();
         let create = |protection| {
@@ -42,15 +50,16 @@ impl Client {
         };
         let protection = match self.random.below(4) {
             0 => Protection::None,
-            1 => Protection::Rs { data: 2, parity: self.random.range(1, 2) as u8 },
+            1 if !is_small => Protection::Rs { data: 2, parity: self.random.range(1, 2) as u8 },
             _ => Protection::Mirror,
         };
-        if protection != Protection::None && self.random.one_in(4) {
+        if protection != Protection::None && !is_small && self.random.one_in(4) {
             return self.publish_in_runs(&name, protection, if_taken);
         }
         // The contents have 32 bytes or more, so that they are unique. A file of one extent would get no parity.
         let bytes = match protection {
             Protection::Rs { .. } => self.random.range(100 << 10, 300 << 10),
+            _ if is_small => self.random.skewed(32, 24 << 10),
             _ => self.random.skewed(32, 200 << 10),
         };
         let bytes = stamped(bytes as usize);
@@ -98,11 +107,16 @@ impl Client {
         let Some(mut file) = self.outcome("create pinned", created) else { return };
         let bytes = stamped(self.random.range(100 << 10, 300 << 10) as usize);
         let mut content = Vec::new();
-        for part in bytes.chunks(bytes.len().div_ceil(self.random.range(2, 7) as usize)) {
-            let appended = file.append_in_one_region(part);
-            let Some(offset) = self.outcome("append in one region", appended) else { return };
-            content.resize(offset as usize, 0);
-            content.extend_from_slice(part);
+        let parts: Vec<&[u8]> =
+            bytes.chunks(bytes.len().div_ceil(self.random.range(2, 7) as usize)).collect();
+        let at_once = self.random.range(1, parts.len() as u64) as usize;
+        for parts in parts.chunks(at_once) {
+            let appended = file.append_each_in_one_region(parts);
+            let Some(offsets) = self.outcome("append in one region", appended) else { return };
+            for (offset, part) in offsets.into_iter().zip(parts) {
+                content.resize(offset as usize, 0);
+                content.extend_from_slice(part);
+            }
         }
         let (from, number) = self.will_publish(name, content);
         let published = file.publish(if_taken);
