@@ -8,6 +8,8 @@
     FOLDER/{tpch,hits}/data/NAME.parquet
     FOLDER/{tpch,hits}/queries/qNN.sql
     FOLDER/{tpch,hits}/answers/qNN.parquet
+    FOLDER/refreshes/{new_orders,new_lineitem,old_keys}.parquet           what TPC-H's refresh functions add and delete
+    FOLDER/refreshes/{inserted,deleted}/{queries,answers}/                TPC-H after the first function, and after both
 
 The idea: far tables are put from the same Parquet files that DuckDB reads for its answers, so the rows cannot differ
 for any other reason. A part that exists already, from the same sources, sizes and versions, is kept. A part that was
@@ -76,16 +78,53 @@ def queries(kind: str, scale: float) -> dict[str, str]:
     return {path.stem: path.read_text().replace("{fraction}", fraction) for path in paths}
 
 
-def write_answers(folder: Path, statements: dict[str, str]) -> None:
+def write_answers(con: duckdb.DuckDBPyConnection, folder: Path, statements: dict[str, str]) -> None:
     for name in ("queries", "answers"):
-        (folder / name).mkdir()
-    with duckdb.connect() as con:
-        con.execute("SET TimeZone = 'UTC'")
-        for path in sorted((folder / "data").glob("*.parquet")):
-            con.execute(f"CREATE VIEW {path.stem} AS FROM read_parquet('{path}')")
-        for name, sql in statements.items():
-            (folder / "queries" / f"{name}.sql").write_text(sql)
-            pq.write_table(con.sql(sql).to_arrow_table(), folder / "answers" / f"{name}.parquet")
+        (folder / name).mkdir(parents=True)
+    for name, sql in statements.items():
+        (folder / "queries" / f"{name}.sql").write_text(sql)
+        pq.write_table(con.sql(sql).to_arrow_table(), folder / "answers" / f"{name}.parquet")
+
+
+def over_data(folder: Path) -> duckdb.DuckDBPyConnection:
+    """Connects to a database that has the Parquet files of a folder as views."""
+    con = duckdb.connect()
+    con.execute("SET TimeZone = 'UTC'")
+    for path in sorted(folder.glob("*.parquet")):
+        con.execute(f"CREATE VIEW {path.stem} AS FROM read_parquet('{path}')")
+    return con
+
+
+def write_refreshes(folder: Path, data: Path, statements: dict[str, str]) -> None:
+    """Does what the refresh functions of TPC-H do, with one order of two hundred, and writes the answers after each."""
+    folder.mkdir(parents=True)
+    with over_data(data) as con:
+        for table in ("orders", "lineitem"):
+            con.execute(
+                f"CREATE TABLE now_{table} AS FROM {table}; DROP VIEW {table}; "
+                f"ALTER TABLE now_{table} RENAME TO {table}"
+            )
+        con.execute(
+            "CREATE TABLE places AS SELECT o_orderkey, row_number() OVER (ORDER BY o_orderkey) AS place FROM orders"
+        )
+        # TPC-H uses the first 8 of 32 keys, so the keys of new orders are free.
+        chosen = "IN (SELECT o_orderkey FROM places WHERE place % 200 = 0)"
+        rows = {
+            "new_orders": f"SELECT * REPLACE (o_orderkey + 8 AS o_orderkey) FROM orders WHERE o_orderkey {chosen}",
+            "new_lineitem": f"SELECT * REPLACE (l_orderkey + 8 AS l_orderkey) FROM lineitem WHERE l_orderkey {chosen}",
+            "old_keys": "SELECT o_orderkey FROM places WHERE place % 200 = 100",
+        }
+        for name, sql in rows.items():
+            con.execute(f"CREATE TABLE {name} AS {sql} ORDER BY ALL")
+            pq.write_table(con.sql(f"FROM {name}").to_arrow_table(), folder / f"{name}.parquet")
+        con.execute("INSERT INTO orders FROM new_orders; INSERT INTO lineitem FROM new_lineitem")
+        (distinct,) = con.sql("SELECT count(*) = count(DISTINCT o_orderkey) FROM orders").fetchall()[0]
+        if not distinct:
+            raise RuntimeError(f"{data}: keys of new orders are taken: TPC-H uses more than the first 8 of 32")
+        write_answers(con, folder / "inserted", statements)
+        con.execute("DELETE FROM orders WHERE o_orderkey IN (FROM old_keys)")
+        con.execute("DELETE FROM lineitem WHERE l_orderkey IN (FROM old_keys)")
+        write_answers(con, folder / "deleted", statements)
 
 
 def make(folder: Path, what: dict[str, object], write: Callable[[Path], None]) -> bool:
@@ -178,7 +217,8 @@ def main() -> int:
     def write(kind: str, write_data: Callable[[Path], None]) -> Callable[[Path], None]:
         def into(new: Path) -> None:
             write_data(new / "data")
-            write_answers(new, queries(kind, arguments.scale))
+            with over_data(new / "data") as con:
+                write_answers(con, new, queries(kind, arguments.scale))
 
         return into
 
@@ -193,6 +233,12 @@ def main() -> int:
         print(f"{folder / kind}: {'made' if was_made else 'found'}, size {size}")
         if arguments.datafusion:
             faults += ask_datafusion(folder / kind)
+    tpch = {**versions, "size": arguments.scale, "sources": digest(*sorted((HERE / "tpch").glob("*.sql")))}
+    make(
+        folder / "refreshes",
+        tpch,
+        lambda into: write_refreshes(into, folder / "tpch" / "data", queries("tpch", arguments.scale)),
+    )
     return 1 if faults else 0
 
 

@@ -193,6 +193,15 @@ def test_tab_completes_keywords(shell):
     assert "physical_plan" in terminal.until(PROMPT)
 
 
+def test_shell_shows_how_much_a_statement_has_written(shell):
+    terminal = shell()
+    rows = "SELECT value AS n, 'text ' || value AS t FROM generate_series(1, 2000000)"
+    shown = terminal.enter(f"CREATE TABLE written AS {rows};")
+    assert re.search(r"\d+ rows, [\d.]+ \w+ written", shown), shown
+    assert "2000000" in terminal.enter("SELECT count(*) FROM written WHERE t = 'text ' || n;")
+    terminal.enter("DROP TABLE written;")
+
+
 @pytest.mark.parametrize("last", ["\\q\r", "quit\r", "exit\r", ".quit\r", "\x04"])
 def test_shell_ends(shell, last):
     terminal = shell()

@@ -142,7 +142,7 @@ fn command_store_file_of_another_version_is_refused_and_left_as_it_is() {
     fails(
         &["broker", "--listen", "127.0.0.1:0", "--store", &shown],
         2,
-        &[&shown, "format 99", "formats 3 and 4"],
+        &[&shown, "format 99", "formats 3 to 5"],
     );
     let database = redb::Database::create(&path).expect("still a database");
     drop(database);

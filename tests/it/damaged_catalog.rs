@@ -179,7 +179,9 @@ fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms(
             status.term > before && status.nodes.iter().any(|node| node.alive)
         });
         // A session that has ended published it: a living session could still publish the regions it has sealed.
-        publish(&connect(&url, TransportChoice::Tcp), &format!("later {round}"), b"later");
+        // It is so large that it has a region of its own: in one that it shares, its bytes could stay for long.
+        let bytes = b"later".repeat(100_000);
+        publish(&connect(&url, TransportChoice::Tcp), &format!("later {round}"), &bytes);
     }
     let file = pool.open("later 2").expect("opened");
     broker.kill();

@@ -117,7 +117,7 @@ fn metrics_of_broker_and_node_agree_about_memory_and_count_operations() {
     assert_eq!(value(&node, "farpool_node_joined{node=\"n1\"}"), 1.0);
     assert_eq!(value(&node, "farpool_build_info{version=\"0.1.0\",program=\"node\"}"), 1.0);
     let seals = node.lines().any(|line| {
-        line.starts_with("farpool_operation_seconds_count{operation=\"seal\",") && line.ends_with(" 1")
+        line.starts_with("farpool_operation_seconds_count{operation=\"seal_ranges\",") && line.ends_with(" 1")
     });
     assert!(seals, "one seal was counted: {node}");
 

@@ -8,7 +8,7 @@ use crate::random::Random;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use farpool::function::{CallOptions, Caller, CallerOptions, Function};
 use farpool::operators::{Agg, Query, col};
-use farpool::table::{Answer, PutOptions, TableLayout};
+use farpool::table::{Answer, Compaction, PutOptions, TableLayout};
 use farpool::{
     CreateOptions, ErrorKind, FarFile, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool,
     PoolOptions, Protection, TransportChoice,
@@ -31,6 +31,11 @@ const MIRROR: PutOptions = PutOptions {
     key: None,
     layout: TableLayout::Columns,
     made_by: None,
+    threads: 0,
+    progress: None,
+    compaction: Compaction::Auto,
+    partition_by: Vec::new(),
+    sort_by: Vec::new(),
 };
 
 /// Waits until all published files have their copies. A node may have been silent when they were made.

@@ -241,8 +241,8 @@ fn row_group_lies_in_one_region_and_groups_on_all_nodes() {
 #[test]
 fn row_groups_have_fewer_rows_where_regions_are_small() {
     let pool = pool_of(2, 1, TransportChoice::Tcp);
-    let columns = (0..5).map(|_| ("n", Arc::new(Int64Array::from_iter_values(0..100_000)) as ArrayRef));
-    let batch = table(columns.collect());
+    let numbers = || Arc::new(Int64Array::from_iter_values(0..100_000)) as ArrayRef;
+    let batch = table(["a", "b", "c", "d", "e"].map(|name| (name, numbers())).to_vec());
     put(&pool, "t", std::slice::from_ref(&batch));
     let far = pool.table("t").expect("a table");
     assert!(

@@ -93,7 +93,7 @@ pub fn wait_for_line(stream: impl Read + Send + 'static, part: &'static str, wha
 }
 
 /// Repeats a check until it succeeds, and returns what it found. Panics with the last failure if it never does.
-pub fn eventually<T>(what: &str, check: impl Fn() -> Result<T, String>) -> T {
+pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
     let give_up = Instant::now() + PATIENCE;
     loop {
         match check() {

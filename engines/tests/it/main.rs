@@ -3,10 +3,12 @@
 //! load, and DuckDB's answers over them.
 
 mod aggregates;
+mod altered_tables;
 mod answers;
 mod beside;
 mod cached_files;
 mod canonical;
+mod changes;
 mod distributed;
 mod floats;
 mod joins;
@@ -15,6 +17,7 @@ mod plans;
 mod pools;
 mod projections;
 mod recipes;
+mod refreshes;
 mod spills;
 mod substrait;
 mod suite;

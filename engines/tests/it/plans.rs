@@ -8,6 +8,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::datasource::MemTable;
 use datafusion::physical_plan::collect;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::prelude::col;
 use farpool::table::PutOptions;
 use farpool::{EmbeddedOptions, Pool, TableKey};
 use farpool_datafusion::{FarSession, Options};
@@ -362,16 +363,48 @@ async fn tables_are_put_and_dropped_by_statements() {
     assert_eq!(lines(&run("SELECT * FROM cheap").await.expect("rows")), ["1"]);
     run("DROP TABLE cheap").await.expect("dropped");
     assert!(bench.pool.table("cheap").is_err());
-    // A far table gets its rows from the statement that makes it, so a table without a query is refused.
-    for sql in
-        ["CREATE TABLE later (a INT)", "CREATE OR REPLACE TABLE later (a INT, b TEXT)", "CREATE TABLE later"]
-    {
-        let why = run(sql).await.expect_err(sql).strip_backtrace();
-        assert!(why.contains("later") && why.contains("CREATE TABLE later AS"), "{sql}: {why}");
-        assert!(bench.pool.table("later").is_err(), "{sql}");
+    let why = run("CREATE TABLE later").await.expect_err("a table without columns").strip_backtrace();
+    assert!(why.contains("later") && why.contains("0 columns"), "{why}");
+    assert!(bench.pool.table("later").is_err(), "{why}");
+    for sql in ["CREATE TABLE later (a INT)", "CREATE OR REPLACE TABLE later (a INT, b TEXT)"] {
+        assert_eq!(lines(&run(sql).await.expect(sql)), [""; 0], "{sql}");
+        assert_eq!(bench.pool.table("later").expect("a table").rows(), 0);
     }
+    run("DROP TABLE later").await.expect("dropped");
     run("CREATE TABLE later AS SELECT * FROM sales WHERE id < 0").await.expect("a table without rows");
     assert_eq!(bench.pool.table("later").expect("a table").rows(), 0);
+}
+
+/// The partitions run beside each other, and their rows come in no order of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_ordered_partitions_are_put_in_their_order() {
+    const PARTITIONS: i64 = 4;
+    const ROWS: i64 = 100_000;
+    let bench = bench();
+    let part = |first: i64| {
+        let numbers = (0..ROWS / PARTITIONS).map(|row| first + PARTITIONS * row);
+        let column: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
+        let whole = RecordBatch::try_from_iter([("n", column)]).expect("a batch");
+        (0..whole.num_rows()).step_by(1_000).map(|from| whole.slice(from, 1_000)).collect::<Vec<_>>()
+    };
+    let parts: Vec<_> = (0..PARTITIONS).map(part).collect();
+    let table = MemTable::try_new(parts[0][0].schema(), parts).expect("a table");
+    let table = table.with_sort_order(vec![vec![col("n").sort(true, false)]]);
+    bench.far.context().register_table("parts", Arc::new(table)).expect("registered");
+    let state = bench.far.context().state();
+    let plan =
+        state.create_logical_plan("CREATE TABLE ordered AS SELECT n FROM parts").await.expect("a plan");
+    bench.far.execute(plan).await.expect("put");
+    assert_eq!(bench.far.written(), None, "the statement has ended");
+    let reader = bench.pool.table("ordered").expect("a table").read(None, None).expect("a reader");
+    let mut next = 0;
+    for batch in reader {
+        let batch = batch.expect("rows");
+        let numbers = batch.column(0).as_any().downcast_ref::<Int64Array>().expect("numbers");
+        assert!(numbers.values().iter().copied().eq(next..next + batch.num_rows() as i64));
+        next += batch.num_rows() as i64;
+    }
+    assert_eq!(next, ROWS);
 }
 
 #[tokio::test(flavor = "multi_thread")]

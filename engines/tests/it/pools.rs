@@ -1,11 +1,14 @@
 //! Pools to run SQL over, filled with the tables that `reference.py` made.
 
-use arrow::array::RecordBatchReader;
+use arrow::array::{RecordBatch, RecordBatchReader};
+use arrow::compute::concat_batches;
 use arrow::ipc::reader::FileReader;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use farpool::table::PutOptions;
 use farpool::{EmbeddedOptions, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_datafusion::{FarSession, Options};
 use farpool_tests::programs;
+use std::convert::Infallible;
 use std::fs::File;
 use std::future::Future;
 use std::io::BufReader;
@@ -21,6 +24,9 @@ const REGION_BYTES: u64 = 16 << 20;
 const MEMORY_BYTES_MIN: u64 = 1 << 30;
 /// Bytes of memory that a pool has for each byte of a Parquet file, which is compressed.
 const MEMORY_PER_FILE_BYTE: u64 = 6;
+/// Environment variable with the format of the tables: 1, the default, for tables of one file, and 2 for tables that
+/// were changed and have snapshots.
+const TABLE_FORMAT: &str = "FARPOOL_TABLE_FORMAT";
 /// Environment variable with the path of the `farpool` binary.
 pub const FARPOOL: &str = "FARPOOL_BIN";
 /// Environment variable with the path of the `farpool-sql` binary.
@@ -73,7 +79,7 @@ pub fn embedded(tables: &[PathBuf]) -> Pool {
     Pool::embedded(options).expect("an embedded pool")
 }
 
-/// Puts each file as a far table of its name.
+/// Puts each file as a far table of its name, in the format that [`TABLE_FORMAT`] says.
 pub fn put(pool: &Pool, tables: &[PathBuf]) {
     for path in tables {
         let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -83,9 +89,26 @@ pub fn put(pool: &Pool, tables: &[PathBuf]) {
         } else {
             Box::new(FileReader::try_new(BufReader::new(file), None).expect("an Arrow file"))
         };
-        let put = pool.try_put_table(&stem(path), reader.schema(), reader);
+        let put = match std::env::var(TABLE_FORMAT).as_deref() {
+            Err(_) | Ok("1") => pool.try_put_table(&stem(path), reader.schema(), reader),
+            Ok("2") => put_halves(pool, &stem(path), reader),
+            Ok(other) => panic!("{TABLE_FORMAT} is {other:?}; 1 and 2 are permitted"),
+        };
         put.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
+}
+
+/// Puts the first half of the rows and appends the others, so that the table has a snapshot and several files.
+fn put_halves(pool: &Pool, name: &str, reader: Box<dyn RecordBatchReader>) -> Result<(), farpool::Error> {
+    let schema = reader.schema();
+    let batches = reader.collect::<Result<Vec<RecordBatch>, _>>().expect("rows");
+    let rows = concat_batches(&schema, &batches).expect("batches of one schema");
+    let half = rows.num_rows() / 2;
+    let appended = [Ok::<_, Infallible>(rows.slice(half, rows.num_rows() - half))];
+    pool.put_table(name, schema.clone(), [rows.slice(0, half)])?;
+    pool.append_to_table(name, schema, appended, &PutOptions::default())?;
+    assert!(pool.table(name)?.snapshot().is_some(), "{name} is of format 1 after an append");
+    Ok(())
 }
 
 /// Makes a session whose queries run in this placement.
