@@ -26,6 +26,8 @@ ETCD = os.environ.get("FARPOOL_ETCD") or shutil.which("etcd") or "etcd"
 PREFIX = "10.204.0."
 BROKERS = 3
 START_SECONDS = 60
+# Seconds until a pool must have all copies again.
+REPAIR_SECONDS = 180
 KINDS = ("killed", "stopped", "cut off")
 
 
@@ -63,6 +65,11 @@ class Server:
     def __init__(self, host: Host, command: list[str], log: Path):
         self.host, self.command, self.log = host, command, log
         self.process: subprocess.Popen | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the host, which is that of a node as well."""
+        return self.host.name.split("-")[1]
 
     def start(self) -> None:
         self.process = self.host.start(*self.command, log=self.log, stdout=subprocess.DEVNULL)
@@ -103,6 +110,9 @@ class Machines:
         self.lock = threading.Lock()
         self.over = threading.Event()
         self.is_good = False
+        # Incarnation of each node when all copies were last there, and the nodes that have started again since.
+        self.lives: dict[str, str] = {}
+        self.restarted: set[str] = set()
         self.bridge = f"fpc{os.getpid() % 10_000}"
         run("ip", "link", "add", self.bridge, "type", "bridge")
         run("ip", "addr", "add", f"{PREFIX}254/24", "dev", self.bridge)
@@ -199,6 +209,8 @@ class Machines:
         """Kills, stops or cuts off a process for a while."""
         match kind:
             case "killed":
+                if server in self.nodes:
+                    self.restarted.add(server.name)
                 server.kill()
                 self.rest(0.2, 2.0)
             case "stopped":
@@ -211,6 +223,43 @@ class Machines:
                 server.host.set_isolated(False)
         if server.has_ended():
             server.start()
+
+    def leader(self) -> Server:
+        """Returns the broker that became leader last, by its log."""
+
+        def when(at: int) -> str:
+            lines = (self.folder / f"broker{at}.log").read_text(errors="replace").splitlines()
+            # A line begins with its timestamp, and may not be complete yet.
+            return max((line.split('"')[3] for line in lines if '"event":"leader"' in line), default="")
+
+        return self.brokers[max(range(len(self.brokers)), key=when)]
+
+    def farpool(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [FARPOOL, *words, "--pool", self.url, "--plaintext"]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    def status(self) -> dict | None:
+        """Returns the state of the pool, or None while no broker answers."""
+        done = self.farpool("status", "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def await_copies(self) -> str:
+        """Waits until the leader has heard of all nodes, and all copies are there. Returns what is missing after 180 s,
+        as text. The leader must know that a node has started again: until then it counts the copies that the node
+        had."""
+        until = time.monotonic() + REPAIR_SECONDS
+        while time.monotonic() < until:
+            if status := self.status():
+                repairs = status["repairs"]
+                missing = repairs["lost_files"] + repairs["endangered_files"] + repairs["leaving_files"]
+                lives = {node["name"]: node["incarnation"] for node in status["nodes"] if node["alive"]}
+                knows = all(lives.get(name) != self.lives.get(name) for name in self.restarted)
+                if not missing and len(lives) == len(self.nodes) and knows:
+                    self.lives = lives
+                    self.restarted.clear()
+                    return ""
+            time.sleep(0.1)
+        return f"copies are missing after {REPAIR_SECONDS} s: {status and status['repairs']}"
 
     def await_members(self) -> None:
         """Waits until all members are healthy: two of three must keep running at the next fault."""

@@ -47,7 +47,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from hosts import FARPOOL, KINDS, Machines, Server
+from hosts import KINDS, REPAIR_SECONDS, Machines, Server
 
 NODES = 5
 TTL_S, GRACE_S = 2, 1
@@ -59,8 +59,6 @@ BODIES = 100_000
 BODY, NAME = '{"user": {"id": "ann"}}', b"ann"
 STEPS = 2_000
 PROTECTIONS = {1: ("mirror", "rs(2,1)"), 2: ("rs(2,2)", "rs(2,2)")}
-# Seconds until a pool must have all copies again.
-REPAIR_SECONDS = 180
 # Times that a drain is begun.
 DRAINS_MAX = 10
 # Times that a put is made.
@@ -104,9 +102,6 @@ class Pool(Machines):
         self.args, self.seed = args, seed
         self.operations: list[Operation] = []
         self.happened: list[Fault] = []
-        # Incarnation of each node when all copies were last there, and the nodes that have started again since.
-        self.lives: dict[str, str] = {}
-        self.restarted: set[str] = set()
         self.lost: list[str] = []
 
     def client(self, kind: str) -> subprocess.Popen:
@@ -126,8 +121,13 @@ class Pool(Machines):
         if client.wait() != 0:
             self.lost.append(f"client {kind} ended with {client.returncode}; see {self.folder / (kind + '.log')}")
 
+    def note_missing(self) -> None:
+        """Waits until all copies are there. Notes what is not."""
+        if missing := self.await_copies():
+            self.lost.append(missing)
+
     def cause_faults(self) -> None:
-        self.await_copies()
+        self.note_missing()
         while len(self.happened) < self.args.faults and not self.lost and not self.over.is_set():
             self.rest(0.2, 1.0)
             target = self.random.choices(["node", "leader", "node and leader"], [3, 1, 1])[0]
@@ -149,7 +149,7 @@ class Pool(Machines):
             for thread in threads:
                 thread.join()
             self.await_members()
-            self.await_copies()
+            self.note_missing()
             for fault in begun:
                 fault.whole = time.monotonic()
 
@@ -159,44 +159,23 @@ class Pool(Machines):
         return fault
 
     def undergo(self, server: Server, kind: str) -> None:
-        name = server.host.name.split("-")[1]
-        if server in self.nodes and kind in ("killed", "drained"):
-            self.restarted.add(name)
         if kind != "drained":
             self.befall(server, kind)
             return
+        self.restarted.add(server.name)
         # A broker that has just begun to lead may not have heard of the node.
         for _ in range(DRAINS_MAX):
-            done = self.farpool("drain", name, "--timeout", f"{REPAIR_SECONDS}s")
+            done = self.farpool("drain", server.name, "--timeout", f"{REPAIR_SECONDS}s")
             if "there is no node" not in done.stderr:
                 break
             self.rest(1, 1)
         if done.returncode != 0:
-            self.lost.append(f"the drain of {name} did not end: {done.stderr.strip()}; {self.status()}")
+            self.lost.append(f"the drain of {server.name} did not end: {done.stderr.strip()}; {self.status()}")
         server.kill()
         server.start()
 
     def role(self, server: Server) -> str:
         return "node" if server in self.nodes else "leader"
-
-    def leader(self) -> Server:
-        """Returns the broker that became leader last, by its log."""
-
-        def when(at: int) -> str:
-            lines = (self.folder / f"broker{at}.log").read_text(errors="replace").splitlines()
-            # A line begins with its timestamp, and may not be complete yet.
-            return max((line.split('"')[3] for line in lines if '"event":"leader"' in line), default="")
-
-        return self.brokers[max(range(len(self.brokers)), key=when)]
-
-    def farpool(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [FARPOOL, *words, "--pool", self.url, "--plaintext"]
-        return subprocess.run(command, capture_output=True, text=True)
-
-    def status(self) -> dict | None:
-        """Returns the state of the pool, or None while no broker answers."""
-        done = self.farpool("status", "--json")
-        return json.loads(done.stdout) if done.returncode == 0 else None
 
     def await_repair(self, until: float) -> bool:
         """Waits until copies are missing. Returns False if none are by then."""
@@ -204,23 +183,6 @@ class Pool(Machines):
             if (status := self.status()) and status["repairs"]["endangered_files"]:
                 return True
         return False
-
-    def await_copies(self) -> None:
-        """Waits until the leader has heard of all nodes, and all copies are there. Notes what is not. The leader must
-        know that a node has started again: until then it counts the copies that the node had."""
-        until = time.monotonic() + REPAIR_SECONDS
-        while time.monotonic() < until:
-            if status := self.status():
-                repairs = status["repairs"]
-                missing = repairs["lost_files"] + repairs["endangered_files"] + repairs["leaving_files"]
-                lives = {node["name"]: node["incarnation"] for node in status["nodes"] if node["alive"]}
-                knows = all(lives.get(name) != self.lives.get(name) for name in self.restarted)
-                if not missing and len(lives) == NODES and knows:
-                    self.lives = lives
-                    self.restarted.clear()
-                    return
-            time.sleep(0.1)
-        self.lost.append(f"copies are missing after {REPAIR_SECONDS} s: {status and status['repairs']}")
 
 
 # Clients: each yields pairs of a kind of operation and the operation itself, without end. An operation returns what is

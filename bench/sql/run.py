@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,21 +137,32 @@ def run(
 ) -> None:
     """Runs everything in one session: each query with each placement, in turns, and once before to warm up."""
     steps: list[tuple[str, str, bool]] = []
-    script = []
     for turn in range(args.rounds + 1):
-        for name, query in queries.items():
+        for name in queries:
             for shift in range(len(placements)):
                 # The first run of a round has colder caches, so the placements take turns in being the first.
-                placement = placements[(shift + turn) % len(placements)]
-                if placement != LOCAL:
-                    script.append(f"SET farpool.placement = '{placement}'")
-                script.append(query)
-                steps.append((name, placement, turn > 0))
+                steps.append((name, placements[(shift + turn) % len(placements)], turn > 0))
+    asked = [(f"{name} {placement}", placement, queries[name]) for name, placement, _ in steps]
+    first: dict[str, list[str]] = {}
+    for (name, placement, counts), (one, rows) in zip(steps, answers([*command(args), *flags], asked), strict=True):
+        check(name, placement, first.setdefault(name, rows), rows)
+        if counts:
+            note(seen[name, placement], one)
+
+
+def answers(command: list[str], steps: list[tuple[str, str, str]]) -> Iterator[tuple[dict, list[str]]]:
+    """Runs steps in one session. Each has a name, a placement and a query. Yields for each what farpool-sql tells of
+    it, and its rows as lines of CSV behind their header. The first is yielded when all have run."""
+    script = []
+    for _, placement, query in steps:
+        if placement != LOCAL:
+            script.append(f"SET farpool.placement = '{placement}'")
+        script.append(query)
     with tempfile.TemporaryDirectory() as folder:
         file, rows = Path(folder, "script.sql"), Path(folder, "rows.csv")
         file.write_text(";\n".join(script) + ";\n")
-        flags = [*flags, "--explain", "--json", "--format", "csv", "--output", str(rows), "--file", str(file)]
-        with subprocess.Popen([*command(args), *flags], stderr=subprocess.PIPE, text=True) as process:
+        flags = ["--explain", "--json", "--format", "csv", "--output", str(rows), "--file", str(file)]
+        with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as process:
             told = []
             for line in process.stderr:
                 if not line.startswith("{"):
@@ -158,21 +170,13 @@ def run(
                 one = json.loads(line)
                 if one["columns"] > 0:
                     told.append(one)
-                    print(
-                        f"\r{len(told)}/{len(steps)} {steps[len(told) - 1][0]} {steps[len(told) - 1][1]}      ",
-                        end="",
-                        file=sys.stderr,
-                    )
+                    print(f"\r{len(told)}/{len(steps)} {steps[len(told) - 1][0]}      ", end="", file=sys.stderr)
         print(file=sys.stderr)
         if len(told) != len(steps):
             sys.exit(f"farpool sql ended after {len(told)} of {len(steps)} queries")
-        answers: dict[str, list[str]] = {}
         with rows.open() as lines:
-            for (name, placement, counts), one in zip(steps, told, strict=True):
-                left = [next(lines) for _ in range(one["rows"] + 1)]
-                check(name, placement, answers.setdefault(name, left), left)
-                if counts:
-                    note(seen[name, placement], one)
+            for one in told:
+                yield one, [next(lines) for _ in range(one["rows"] + 1)]
 
 
 def note(seen: Seen, one: dict) -> None:

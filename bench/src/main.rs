@@ -9,6 +9,7 @@ mod functions;
 mod harness;
 mod io;
 mod query;
+mod tables;
 mod tiers;
 
 use clap::Parser;
@@ -44,6 +45,8 @@ enum Command {
     Fairness(io::fairness::FairnessArgs),
     /// Slowdown of other work on a host while its memory is served.
     Neighbour(io::neighbour::NeighbourArgs),
+    /// Commits and readers of the manifest of a table of 10 TiB, with the code of real tables over pages in memory.
+    Manifest(tables::manifest::ManifestArgs),
     /// A query over a far table: fetched, shipped and split.
     Scan(query::scan::ScanArgs),
     /// Queries with automatic placement, beside fetch, ship and split.
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Join(args) => tiers::hash_join::run(args),
         Command::Fairness(args) => io::fairness::run(args),
         Command::Neighbour(args) => io::neighbour::run(args),
+        Command::Manifest(args) => tables::manifest::run(args),
         Command::Scan(args) => query::scan::run(args),
         Command::Place(args) => query::place::run(args),
         Command::Tiers(args) => tiers::two_tiers::run(args),

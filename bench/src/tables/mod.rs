@@ -1,0 +1,4 @@
+//! Benchmarks of tables with snapshots.
+
+pub(crate) mod manifest;
+mod memory_pages;
