@@ -60,7 +60,7 @@ CHECKS := test test-busy test-core test-rust test-sim test-python test-functions
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: csi csi-sanity demo-pod test-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos chaos-published mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare protection
+.PHONY: csi csi-sanity demo-pod test-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos chaos-published chaos-tables large-table appends formats manifest mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare protection puts
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -192,11 +192,29 @@ test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(SYSTEMD
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
 	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
 	  "bench/papers/test_figures.py -k 'postgres and (15 or 16)'" "bench/papers/test_figures.py -k 'postgres and (17 or 18)'" "bench/papers/test_figures.py -k 'not postgres'" \
-	  engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_chaos.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py deploy/helm/test_chart.py \
+	  engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_chaos.py engines/tests/test_table_benches.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py deploy/helm/test_chart.py \
 	  examples/functions/native_test.py engines/python/tests/test_*.py
 
 protection: build wheel ## Measure what mirrors and parity of far tables cost (PROTECTION="--size 64MiB --rounds 1")
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/protection/measure.py $(PROTECTION)
+
+large-table: build wheel ## Put, append and read a table of 17 GiB of real bytes (LARGE="--size 2GiB --transport shm")
+	FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/tables/large.py $(LARGE)
+
+appends: build wheel ## Append to one table 10,000 times, and open it now and then (APPENDS="--appends 1000 --store disk")
+	FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/tables/appends.py $(APPENDS)
+
+# TPC-H's data for the comparison of formats, by scale.
+FORMATS_DATA = $(CACHE)/sql-formats-$(or $(SCALE),1)
+formats: sql wheel ## Compare SQL over tables that were never changed with SQL over tables that were (SCALE=1, FORMATS="--rounds 9")
+	$(VENV)/bin/python engines/tests/reference.py $(FORMATS_DATA) --scale $(or $(SCALE),1) --hits 1
+	FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/tables/formats.py --sql $(BIN)-sql --data $(FORMATS_DATA) $(FORMATS)
+
+manifest: benches ## Simulate commits to a table of 10 TiB with the real code of manifests (MANIFEST="--size 1TiB")
+	$(BIN) bench manifest $(MANIFEST)
+
+puts: benches wheel ## Measure how fast far tables are put, beside Arrow, Parquet, DuckDB and plain writes (PUTS="--transport tcp --size 64MiB --rounds 1")
+	FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/tables/puts.py $(PUTS)
 
 everything: # Builds all programs and tests, with all their features together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
@@ -228,8 +246,8 @@ test-sim: everything ## Run a hundred simulated worlds
 damage: ## Damage a broker's store in many ways (DAMAGES=10000)
 	FARPOOL_DAMAGES=$(or $(DAMAGES),10000) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test damaged_store -- --nocapture
 
-test-fuzz: ## Fuzz every target for some seconds
-	$(BOUNDED) fuzz/run.sh 5
+test-fuzz: ## Fuzz every target for some seconds, built in half the time
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=1 $(BOUNDED) fuzz/run.sh 5
 
 sim: ## Simulate whole pools under faults (MINUTES=10)
 	cargo build $(CARGO_FLAGS) --package farpool-sim
@@ -244,6 +262,9 @@ chaos: build wheel $(ETCD) ## Run real processes in network namespaces under fau
 
 chaos-published: build sandbox wheel functions $(ETCD) ## Lose nodes and brokers 1,000 times under queries and calls of published data (CHAOS="--faults 20 --transport shm"); needs root
 	$(TESTED) $(VENV)/bin/python bench/chaos/published.py $(CHAOS)
+
+chaos-tables: build wheel $(ETCD) ## Append to one table from 64 sessions for 10 minutes while nodes, brokers and appenders are killed (CHAOS="--minutes 2 --appenders 16"); needs root
+	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/chaos/tables.py $(CHAOS)
 
 mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
@@ -262,7 +283,7 @@ test-functions: $(READY) functions ## Test the example functions: native, and as
 	FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) $(PYTEST) examples/functions/native_test.py
 	for manifest in $(FUNCTION_CRATES); do $(RUNNER) cargo test --quiet $(CARGO_FLAGS) --manifest-path $$manifest || exit 1; done
 
-test-sql: everything reference ## Compare SQL over far tables with DuckDB (SCALE=0.05 of TPC-H, HITS=200000)
+test-sql: everything reference ## Compare SQL over far tables with DuckDB (SCALE=0.05 of TPC-H, HITS=200000; FARPOOL_TABLE_FORMAT=2: tables that were changed)
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql
 
 reference: $(READY) # Computes DuckDB's answers.
@@ -272,8 +293,8 @@ reference: $(READY) # Computes DuckDB's answers.
 test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Run each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
 
-test-programs: everything wheel functions $(ETCD) # Tests programs in a terminal, farpool sql over a bucket behind a cache, and pools under faults.
-	$(TESTED) $(PYTEST) engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_chaos.py
+test-programs: everything wheel functions reference $(ETCD) # Tests programs in a terminal, farpool sql over a bucket behind a cache, pools under faults, and benches of tables.
+	$(TESTED) $(PYTEST) engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_chaos.py engines/tests/test_table_benches.py
 
 test-monitoring: $(or $(filter everything,$(COMMAND)),build) wheel $(PROMETHEUS)/promtool ## Test metrics, API, rules and alerts of real processes
 	$(TESTED) FARPOOL_PROMETHEUS=$(PROMETHEUS) $(PYTEST) engines/tests/test_monitoring.py
@@ -367,8 +388,8 @@ $(OLD_BIN):
 upgrade-test: $(or $(filter everything,$(COMMAND)),build) wheel $(OLD_BIN) $(ETCD) ## Run an earlier farpool together with this one, and through a rolling upgrade; needs root
 	FARPOOL_ETCD=$(ETCD) $(BOUNDED) --seconds 3600 $(VENV)/bin/python tests/upgrade.py --old $(OLD_BIN) --new $(BIN)
 
-tla: ## Model-check the lease protocol
+tla: ## Model-check leases, repair, segments and tables
 	CACHE=$(CACHE) spec/check.sh
 
 clean: ## Remove what was built, and the demo's data
-	rm -rf $(CACHE)/target $(CACHE)/functions $(CACHE)/venv-* $(CACHE)/demo-venv-* $(CACHE)/busy $(CACHE)/steps $(CACHE)/tpch-* $(CACHE)/sql-reference
+	rm -rf $(CACHE)/target $(CACHE)/functions $(CACHE)/venv-* $(CACHE)/demo-venv-* $(CACHE)/busy $(CACHE)/steps $(CACHE)/tpch-* $(CACHE)/sql-reference $(CACHE)/sql-formats-*

@@ -82,7 +82,22 @@ const SPECS: [(&str, &str, &[&str]); 4] = [
     (
         "spec/wire.md",
         "crates/wire/src",
-        &["catalog", "codec", "control", "data", "frame", "function", "limits", "nodes", "refusal", "scan"],
+        &[
+            "catalog",
+            "codec",
+            "control",
+            "data",
+            "frame",
+            "function",
+            "ids",
+            "limits",
+            "nodes",
+            "refusal",
+            "repair",
+            "scan",
+            "segments",
+            "snapshots",
+        ],
     ),
     (
         "spec/pipeline.md",
@@ -100,7 +115,22 @@ const SPECS: [(&str, &str, &[&str]); 4] = [
         ],
     ),
     ("spec/function.md", "crates/functions", &["src/abi", "sandbox/src/module"]),
-    ("spec/table.md", "crates/tables/src", &["column_type", "footer", "layout", "lib", "statistics"]),
+    (
+        "spec/table.md",
+        "crates/tables/src",
+        &[
+            "arrangement",
+            "column_type",
+            "footer",
+            "layout",
+            "lib",
+            "manifest",
+            "manifest/data_file",
+            "schema_mapping",
+            "snapshot",
+            "statistics",
+        ],
+    ),
 ];
 /// Absolute paths of folders that only some machines have. Each is written in two parts, so that this list is not a
 /// finding itself.

@@ -158,7 +158,8 @@ impl<M: Memory> NearData<M> {
         Ok((opened, Box::new(hopping)))
     }
 
-    /// Checks that each region of a window may be read and is immutable, and returns the rights.
+    /// Checks that each region of a window may be read and that clients cannot change it, and returns the rights. It is
+    /// sealed, or a segment: only these are shown by a handle for reading alone.
     fn rights(&self, parts: &[LanePart]) -> Result<BTreeMap<RegionIndex, Right>, Refusal> {
         let mut rights = BTreeMap::new();
         for (index, part) in parts.iter().enumerate() {
@@ -169,7 +170,7 @@ impl<M: Memory> NearData<M> {
             admit(&of_part, Intent::Read, &fence)?;
             let is_inside = part.offset.checked_add(part.bytes).is_some_and(|end| end <= fence.region_bytes);
             if !is_inside
-                || fence.write_handle.is_some()
+                || fence.read_handle != Some(part.handle)
                 || *rights.entry(part.region).or_insert(right) != right
             {
                 return Err(bad(index));
