@@ -35,7 +35,7 @@ pub(super) fn ranges_of<'p>(
     let copies = |run: &'p NamedRun| places.copies(run).map(move |copy| (run, copy));
     let copies = places.runs.iter().flat_map(copies).filter(move |(_, (region, _))| is_one(region));
     // Offsets in regions are below 4 GiB.
-    copies.map(|(run, (region, offset))| (region, (offset as u32, offset as u32 + run.bytes)))
+    copies.map(|(run, (region, offset))| (region, (offset as u32, (offset as u32).saturating_add(run.bytes))))
 }
 
 /// Returns the bytes that a run takes in a segment.

@@ -73,8 +73,8 @@ pub(super) struct Tables {
     replaced: BTreeMap<SnapshotAt, Replaced>,
     /// Parts that no snapshot has any more, with the snapshot that they were removed for.
     garbage: VecDeque<(SnapshotAt, PartRange)>,
-    /// Snapshots that have parts again which an earlier one had.
-    restoring: BTreeSet<SnapshotAt>,
+    /// Parts that snapshots have again which an earlier one had: the last of each range, by its commit and first one.
+    restored: BTreeMap<SnapshotAt, BTreeMap<(CommitId, u32), u32>>,
     /// Table after which [`BrokerLeases::tidy_tables`] goes on.
     tidied: TableId,
 }
@@ -113,11 +113,13 @@ impl Tables {
             StateChange::Commit(at, record) => {
                 self.made.insert((at.table, record.id), at.snapshot);
                 if !record.restored.is_empty() {
-                    self.restoring.insert(*at);
+                    let ranges =
+                        record.restored.iter().map(|range| ((range.commit, range.first), range.last));
+                    self.restored.insert(*at, ranges.collect());
                 }
             }
             StateChange::DropCommit(at) => {
-                self.restoring.remove(at);
+                self.restored.remove(at);
                 self.replaced.remove(at);
             }
             _ => {}
@@ -155,6 +157,13 @@ impl Tables {
 fn table_of_part(name: &Name) -> Option<TableId> {
     let digits = name.strip_prefix(PARTS)?.get(..16)?;
     u64::from_str_radix(digits, 16).ok().map(TableId)
+}
+
+/// Reports whether no part is in two of the ranges.
+fn are_apart(ranges: &[PartRange]) -> bool {
+    let mut ranges: Vec<_> = ranges.iter().map(|range| (range.commit, range.first, range.last)).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].2 < pair[1].1)
 }
 
 fn malformed(opcode: Opcode) -> Refusal {
@@ -418,9 +427,19 @@ impl BrokerLeases {
             (None, Replaces::Only(file)) => return Err(Refusal::new(Code::NoSuchName, file.0)),
             _ => {}
         }
+        let opened = self.durable.open_commits.get(&(change.table, commit.commit));
+        if change.parts_ahead > 0 && opened != Some(&commit.session) {
+            return Err(Refusal::new(Code::CommitEnded, 0));
+        }
         let of = has.and_then(|has| has.root_of).map(|at| at.table);
         let latest = self.latest(change.table);
-        let is_sound = |range: &PartRange| range.first <= range.last && range.commit != CommitId(0);
+        // A range without a part would cost its session nothing, and the broker has to keep it.
+        let is_sound = |range: &PartRange| {
+            let name = |index| part_name(change.table, PartAt { commit: range.commit, index });
+            range.commit != CommitId(0)
+                && range.first <= range.last
+                && self.durable.names.range(name(range.first)..=name(range.last)).next().is_some()
+        };
         // Parts that the table never had are of this commit, which has published them ahead.
         let is_own = |range: &PartRange| range.commit == commit.commit;
         let may_remove = |range: &PartRange| match range.added.checked_sub(1) {
@@ -444,12 +463,11 @@ impl BrokerLeases {
             || change.former != NO_PART && (has.is_none() || has_former)
             || !change.removed.iter().chain(change.restored.iter()).all(is_sound)
             || !change.removed.iter().all(may_remove)
+            || change.restores == 0 && !change.restored.is_empty()
+            || !are_apart(&change.removed)
+            || !are_apart(&change.restored)
         {
             return Err(malformed(Opcode::CommitTables));
-        }
-        let opened = self.durable.open_commits.get(&(change.table, commit.commit));
-        if change.parts_ahead > 0 && opened != Some(&commit.session) {
-            return Err(Refusal::new(Code::CommitEnded, 0));
         }
         let restores = SnapshotAt { table: change.table, snapshot: change.restores };
         if change.restores > 0 && !self.tables.kept.contains(&restores) {

@@ -188,6 +188,10 @@ impl World<'_> {
         if is_stale {
             changes[0].replaces = Replaces::Only(FileId(1));
         }
+        let is_wrong = !is_stale && is_same && self.random.percent(5);
+        if is_wrong {
+            self.spoil(&mut changes[0]);
+        }
         let commit = CommitTables {
             session: proof.session,
             secret: proof.secret,
@@ -201,15 +205,16 @@ impl World<'_> {
         match answer {
             Err(refusal) => {
                 assert!(records.is_empty(), "{refusal:?} changes nothing: {records:?}");
-                assert!(
-                    is_stale && refusal.code == Code::Conflict
-                        || !is_same && refusal.code == Code::CommitEnded,
-                    "{refusal:?}"
-                );
-                self.tally.add(if is_stale { "conflict" } else { "commit of a dropped table" });
+                let (code, why) = match (is_stale, is_wrong) {
+                    (true, _) => (Code::Conflict, "conflict"),
+                    (_, true) => (Code::Malformed, "commit that removes what is not there"),
+                    _ => (Code::CommitEnded, "commit of a dropped table"),
+                };
+                assert!((is_stale || is_wrong || !is_same) && refusal.code == code, "{refusal:?}: {why}");
+                self.tally.add(why);
             }
             Ok(mut made) => {
-                assert!(!is_stale && is_same, "{commit:?}");
+                assert!(!is_stale && is_same && !is_wrong, "{commit:?}");
                 let again = |world: &mut Self, records: &mut Vec<StateChange>| {
                     let (now, wall_ms) = (world.now(), world.wall_ms());
                     world.broker.commit_tables(now, wall_ms, &tenant, &commit, records)
@@ -280,6 +285,21 @@ impl World<'_> {
                 assert!(!is_known, "{refusal:?}: {commit:?} was made");
             }
         }
+    }
+
+    /// Makes a change wrong: it removes parts that never were or some of them twice, or has some again that no snapshot
+    /// is named for.
+    fn spoil(&mut self, change: &mut TableChange) {
+        let mut removed = change.removed.to_vec();
+        let never = PartRange { added: 1, commit: CommitId(u64::MAX), first: 0, last: u32::MAX };
+        match (self.random.below(3), removed.first().copied()) {
+            (0, Some(first)) => removed.push(first),
+            (1, Some(first)) if change.restores == 0 => {
+                change.restored = List::new(vec![first]).expect("one")
+            }
+            _ => removed.push(never),
+        }
+        change.removed = List::new(removed).expect("few");
     }
 
     /// Has a session fall silent between publishing parts and the commit that adds them. It sends the commit later, if

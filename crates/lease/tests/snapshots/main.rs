@@ -407,9 +407,9 @@ impl World<'_> {
     /// Checks that nothing is left but the latest snapshots, once nobody holds others, and then nothing.
     fn end(&mut self) {
         (0..TENANTS.len()).for_each(|client| self.end_session(client));
-        self.now_ms += AWAITED_MS + SNAPSHOTS.hold_ms_max;
+        self.wait(AWAITED_MS + SNAPSHOTS.hold_ms_max);
         self.tidy_all();
-        self.now_ms += SNAPSHOTS.hold_ms_max;
+        self.wait(SNAPSHOTS.hold_ms_max);
         self.tidy_all();
         // Commits are forgotten once what they removed is gone.
         self.tidy_all();
@@ -443,6 +443,7 @@ fn each_snapshot_that_is_held_has_its_parts_and_no_other_parts_stay() {
         "two tables changed",
         "conflict",
         "commit of a dropped table",
+        "commit that removes what is not there",
         "repeated commit answered as done",
         "rolled back",
         "published ahead",

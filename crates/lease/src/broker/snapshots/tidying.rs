@@ -127,15 +127,18 @@ impl BrokerLeases {
             let name = |index| part_name(table, PartAt { commit: range.commit, index });
             let later =
                 SnapshotAt { table, snapshot: snapshot + 1 }..=SnapshotAt { table, snapshot: u64::MAX };
-            let later = self.tables.restoring.range(later);
-            let restored: BTreeSet<Name> = later
-                .filter_map(|at| self.durable.commits.get(at))
-                .flat_map(|record| &record.restored)
-                .filter(|back| back.commit == range.commit)
-                .filter(|back| back.first <= range.last && range.first <= back.last)
-                .flat_map(|back| {
+            let restored: BTreeSet<Name> = self
+                .tables
+                .restored
+                .range(later)
+                .flat_map(|(_, ranges)| {
+                    // Those of one snapshot do not overlap, so the one before ends earlier.
+                    let before = ranges.range((range.commit, 0)..=(range.commit, range.last)).rev();
+                    before.take_while(|(_, last)| **last >= range.first)
+                })
+                .flat_map(|((_, first), last)| {
                     // A range may have any number of parts that never were.
-                    let (first, last) = (back.first.max(range.first), back.last.min(range.last));
+                    let (first, last) = (range.first.max(*first), range.last.min(*last));
                     self.durable.names.range(name(first)..=name(last)).map(|(name, _)| name.clone())
                 })
                 .collect();
