@@ -273,7 +273,6 @@ impl NodeLeases {
     pub fn offered(&mut self, offered: &Offered) {
         if offered.term >= self.term {
             self.enter_term(offered.term);
-            self.has_segments = false;
             self.lease_ttl_ms = offered.lease_ttl_ms;
             self.grace_ms = offered.grace_ms;
         }

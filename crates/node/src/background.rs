@@ -250,6 +250,7 @@ fn report_until_disconnected<M: Memory>(
                 // A broker of an earlier version knows no segments.
                 Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::Unsupported => {
                     has_segments = false;
+                    node.leases().set_no_segments();
                 }
                 Err(error) => return Err(error),
             }

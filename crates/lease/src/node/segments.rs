@@ -75,6 +75,11 @@ impl NodeLeases {
         self.has_segments
     }
 
+    /// Notes that the broker is of an earlier version, which knows no segments.
+    pub fn set_no_segments(&mut self) {
+        self.has_segments = false;
+    }
+
     /// Returns the answer to a request to copy ranges into segments that was carried out before.
     ///
     /// Errors: the session does not prove itself.
