@@ -2,9 +2,11 @@
 //! back.
 
 use crate::programs::eventually;
+use crate::protected_files::Cluster;
 use crate::published_files::nothing_held;
 use farpool::{
-    CreateOptions, EmbeddedOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, TransportChoice,
+    CreateOptions, EmbeddedOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, Protection,
+    TransportChoice,
 };
 
 const MIB: u64 = 1 << 20;
@@ -55,6 +57,30 @@ fn many_small_files_take_as_many_bytes_and_not_as_many_regions() {
         (0..800).for_each(|number| reader.delete(&format!("small/{number}")).expect("dropped"));
         assert_eq!(reader.open("small/7").err().map(|error| error.kind()), Some(ErrorKind::NotFound));
         nothing_held(&reader);
+    }
+}
+
+#[test]
+fn small_files_that_are_to_have_parity_have_mirrors_and_share_regions() {
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let mut cluster = Cluster::new(3);
+        let pool = cluster.connect(transport, Some(Protection::Rs { data: 2, parity: 1 }));
+        (0..200).for_each(|number| put(&pool, number));
+        // Two copies of 200 files of 12 KiB are 4.7 MiB.
+        assert!(regions_used(&pool) <= 15, "{} regions are used ({transport:?})", regions_used(&pool));
+        // One that is small at first, and then grows, has parity in the end.
+        let grown = pool.create("grown", FileClass::Pinned, CreateOptions::default()).expect("created");
+        let bytes: Vec<u8> = (0..3 * MIB as usize).map(|at| (at * 31 / 7) as u8).collect();
+        for part in [0..1_000, 1_000..200_000, 200_000..bytes.len()] {
+            grown.write_at(part.start as u64, &bytes[part]).expect("a write");
+        }
+        pool.publish("grown", IfTaken::Refuse).expect("published");
+        cluster.lose_node(1);
+        (0..200).for_each(|number| check(&pool, number));
+        let file = pool.open("grown").expect("opened");
+        let mut found = vec![0; bytes.len()];
+        file.read_at(0, &mut found).expect("a read");
+        assert!(found == bytes, "{transport:?}");
     }
 }
 

@@ -572,9 +572,7 @@ impl FileInner {
     /// Returns the group in whose regions the bytes before `end` are put: that of all small files which will be
     /// published, while this one is small.
     pub(crate) fn group_before(&self, end: u64) -> Group {
-        let is_plain =
-            self.key.is_none() && matches!(self.protection(), Protection::None | Protection::Mirror);
-        let is_small = self.class == FileClass::Pinned && end <= SHARED_BYTES_MAX && is_plain;
+        let is_small = self.class == FileClass::Pinned && end <= SHARED_BYTES_MAX && self.key.is_none();
         match is_small && !self.session.leases.has_no_segments() {
             true => Group::Class(FileClass::Pinned),
             false => self.group,

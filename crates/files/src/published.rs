@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, FileState, Phase, closed};
 use crate::leases::{NodeRequest, Waits};
 use crate::node_links::{LeasedRegion, NodeLinks};
-use crate::options::IfTaken;
+use crate::options::{IfTaken, Protection};
 use crate::plan::{Allocation, ExtentCopy, FileMap, Stripes};
 use crate::rebuilding::Rebuild;
 use crate::recipe::Recipe;
@@ -122,16 +122,18 @@ impl FileInner {
         let listed: BTreeSet<_> = places.regions.iter().map(|region| (region.node, region.region)).collect();
         let is_left = |region: &LeasedRegion| !listed.contains(&(region.node.info.node, region.region));
         let copies = state.map.extents().flat_map(|(_, copies)| copies);
-        let regions = copies.map(|copy| &copy.allocation.region).filter(|region| is_left(region));
-        let left: BTreeMap<u64, Arc<LeasedRegion>> =
-            regions.map(|region| (region.id, Arc::clone(region))).collect();
+        let left = copies.map(|copy| &copy.allocation).filter(|place| is_left(&place.region));
+        let (ranges, places): (Vec<_>, Vec<_>) = left.cloned().partition(|place| place.region.is_segment());
         state.map.drop_lost(|region| is_left(region));
         let copies = state.map.extents().flat_map(|(_, copies)| copies);
         let sealed = copies.map(|copy| copy.allocation.clone()).collect();
         drop(state);
         // Nobody else knows of regions that were sealed in vain, so they would stay as long as this session.
-        let left: Vec<_> = left.into_values().collect();
-        self.session.leases.release(&left, self.session.options().request_timeout_ms);
+        let regions: BTreeMap<u64, Arc<LeasedRegion>> =
+            places.into_iter().map(|place| (place.region.id, place.region)).collect();
+        let regions: Vec<_> = regions.into_values().collect();
+        self.session.leases.release(&regions, self.session.options().request_timeout_ms);
+        self.session.leases.give_up_copies(ranges);
         self.session.leases.let_published_go(sealed);
     }
 
@@ -158,10 +160,14 @@ impl FileInner {
             }
             let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
+                if matches!(self.protection(), Protection::Rs { .. }) {
+                    // Shards are runs in regions of the file alone. A file without stripes has a mirror instead.
+                    self.leave_shared()?;
+                }
                 self.add_parity()?;
                 let seal = |waits| {
                     let mut shared = self.seal_shared(waits);
-                    if shared.as_ref().is_err_and(Self::is_of_earlier_version) {
+                    if shared.as_ref().is_err_and(Self::has_no_segments_there) {
                         shared = self.leave_shared();
                     }
                     let listed = {

@@ -7,7 +7,7 @@ use crate::leases::{FULL_TRIES, Waits};
 use crate::node_batches::copy_bytes;
 use crate::node_links::LeasedRegion;
 use crate::plan::{Allocation, CopyId, Segment};
-use farpool_wire::Name;
+use farpool_wire::{Code, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ impl FileInner {
         places
     }
 
-    /// Copies what lies in regions that files share into regions of this file, which can be sealed as a whole: nodes or
-    /// a broker of an earlier version know no segments.
+    /// Copies what lies in regions that files share into regions of this file, which can be sealed as a whole, or be
+    /// shards.
     pub(crate) fn leave_shared(&self) -> Result<(), Error> {
         let extents: Vec<Vec<Place>> = {
             let state = self.state();
@@ -108,9 +108,9 @@ impl FileInner {
         Ok(())
     }
 
-    /// Reports whether an error says that nodes or the broker know no segments.
-    pub(crate) fn is_of_earlier_version(error: &Error) -> bool {
-        error.kind() == ErrorKind::Refused
-            && error.refusal().is_some_and(|refusal| refusal.code == farpool_wire::Code::Unsupported)
+    /// Reports whether an error says that a node copies nothing into segments: it or the broker knows none, or the node
+    /// is drained.
+    pub(crate) fn has_no_segments_there(error: &Error) -> bool {
+        error.refusal().is_some_and(|refusal| matches!(refusal.code, Code::Unsupported | Code::Draining))
     }
 }

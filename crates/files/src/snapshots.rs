@@ -77,6 +77,8 @@ pub struct TableCommit {
     new_table: u64,
     /// Parts that were published ahead, by table.
     ahead: BTreeSet<(TableId, u32)>,
+    /// Tables of which parts may have been published ahead: an answer may have been lost.
+    opened: BTreeSet<TableId>,
 }
 
 impl TableCommit {
@@ -92,7 +94,7 @@ impl TableCommit {
         };
         let (is_random, new_table) = (id.is_none(), random()?);
         let id = id.map_or_else(|| random().map(CommitId), Ok)?;
-        Ok(TableCommit { session, id, is_random, new_table, ahead: BTreeSet::new() })
+        Ok(TableCommit { session, id, is_random, new_table, ahead: BTreeSet::new(), opened: BTreeSet::new() })
     }
 
     /// Returns the id of the commit.
@@ -121,6 +123,7 @@ impl TableCommit {
                 files.push(Publishing { name, file: &part.file, places });
             }
             let of_request: Vec<&UnlistedPart> = left.drain(..files.len()).collect();
+            self.opened.insert(table);
             publish(&self.session, &mut files, |files, may_wait| {
                 let parts = of_request.iter().zip(files).map(|(part, file)| file.as_part(part.index));
                 let proof = self.session.leases.proof();
@@ -202,6 +205,7 @@ impl TableCommit {
             Ok((CommitMade { made, was_made_before }, named))
         })?;
         self.ahead.clear();
+        self.opened.clear();
         Ok(made)
     }
 
@@ -265,8 +269,7 @@ impl TableCommit {
 
 impl Drop for TableCommit {
     fn drop(&mut self) {
-        let tables: BTreeSet<TableId> = self.ahead.iter().map(|(table, _)| *table).collect();
-        for table in tables {
+        for table in std::mem::take(&mut self.opened) {
             let proof = self.session.leases.proof();
             let give_up = AddParts {
                 session: proof.session,
