@@ -127,7 +127,7 @@ const SPECS: [(&str, &str, &[&str]); 4] = [
             "manifest",
             "manifest/data_file",
             "schema_mapping",
-            "snapshot",
+            "manifest_file",
             "statistics",
         ],
     ),

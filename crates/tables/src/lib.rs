@@ -40,6 +40,7 @@ mod history;
 mod joining;
 mod layout;
 pub mod manifest;
+mod manifest_file;
 mod names;
 mod opened_files;
 mod opening;

@@ -272,6 +272,9 @@ pub fn append<P: Pages>(
     pages: &mut P,
     removed: &mut Removed,
 ) -> Result<Entries, P::Error> {
+    if files.is_empty() {
+        return Ok(entries.clone());
+    }
     let level = append_below(entries.clone(), files, pages, removed)?;
     under_one(level, pages)
 }
@@ -366,7 +369,8 @@ pub fn rewrite<P: Pages>(
                     kept.push(pages.write(after)?);
                 }
             }
-            Ok(Entries::Pages(*height, kept))
+            // No page is without entries.
+            Ok(if kept.is_empty() { Entries::Files(Vec::new()) } else { Entries::Pages(*height, kept) })
         }
     }
 }
@@ -543,6 +547,18 @@ mod tests {
                 let _ = Entries::take(&root.bounded_columns(), &mut from);
             }
         }
+    }
+
+    #[test]
+    fn manifest_of_which_all_files_go_has_no_page() {
+        let (mut pages, mut removed) = (InMemory::default(), Removed::default());
+        let all = (0..3 * PAGE_ENTRIES_MAX as u32).map(|index| file(1, index)).collect();
+        let full = append(&Entries::Files(Vec::new()), all, &mut pages, &mut removed).expect("in memory");
+        assert_eq!(full.height(), 1);
+        let written = pages.written;
+        let none = rewrite(&full, &mut pages, &mut removed, &mut |_| None).expect("in memory");
+        let none = append(&none, Vec::new(), &mut pages, &mut removed).expect("in memory");
+        assert_eq!((none, pages.written), (Entries::Files(Vec::new()), written));
     }
 
     #[test]

@@ -5,10 +5,11 @@
 
 use crate::far_table::{FarTable, FilesOpened};
 use crate::manifest::DataFile;
+use crate::manifest_file::needs_key;
 use crate::names::file_name;
 use crate::opened_files::{opened_file, read_end};
 use crate::skipping::{FileBounds, file_may_pass};
-use crate::snapshot::{TableSnapshot, described_snapshot, needs_key};
+use crate::snapshot::{TableSnapshot, described_snapshot};
 use crate::statistics::Statistics;
 use arrow_schema::SchemaRef;
 use farpool_encryption::TableKey;

@@ -1,27 +1,25 @@
 //! Snapshots of tables: reading and writing their manifests, and opening their files.
 //!
-//! The idea: a manifest is in small files, the root and its pages, and each ends like every file of a table. In an
-//! encrypted table each of them has a salt of its own, so its own key, like each file with rows. What is encrypted is
-//! bound to the table, the snapshot and the place of the file, so a page cannot stand in for another.
+//! The idea: a manifest is in small files, the root and its pages, and each ends like every file of a table.
 
 use crate::arrangement::Arrangement;
 use crate::bounds::{bounded_by_default, bounds_of};
 use crate::far_table::FarTable;
-use crate::footer::{Form, RowGroup, Trailer};
+use crate::footer::RowGroup;
 use crate::layout::TableLayout;
 use crate::manifest::{self, DataFile, Entries, PageRef, Pages, Root, Salt, Totals, Walked};
+use crate::manifest_file::{decode_page, decode_root, encode_page, encode_root, needs_key};
 use crate::names::file_name;
 use crate::opened_files::{OpenedFile, no_table, open_file, open_files, read_end, read_ends};
 use crate::schema_mapping::{FieldIds, FileColumns};
 use arrow_schema::SchemaRef;
-use farpool_encryption::{KEY_BYTES, SALT_BYTES, TableCipher, TableKey};
+use farpool_encryption::{SALT_BYTES, TableKey};
 use farpool_files::beneath::{
     OpenedSnapshot, Session, Unlisted, UnlistedPart, open_parts, open_snapshot, session_of_pool,
 };
-use farpool_files::{Error, ErrorKind, FarFile, Pool, Protection};
-use farpool_wire::codec::{Cursor, Field};
+use farpool_files::{Error, ErrorKind, Pool, Protection};
 use farpool_wire::control::PartAt;
-use farpool_wire::{CommitId, FileId, TableId, WireError};
+use farpool_wire::{CommitId, FileId, TableId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -106,10 +104,6 @@ pub(crate) fn root_of_one_file(schema: SchemaRef, layout: TableLayout) -> Root {
     }
 }
 
-pub(crate) fn needs_key() -> Error {
-    Error::new(ErrorKind::Invalid, "the table is encrypted, and no key was given to open it")
-}
-
 /// Opens a snapshot of a table with snapshots; 0: the latest.
 ///
 /// Errors: [`ErrorKind::NotFound`] if there is no such table, or the snapshot has ended; [`ErrorKind::Invalid`] if the
@@ -159,8 +153,8 @@ impl TableSnapshot {
         opened: OpenedSnapshot,
         key: Option<&TableKey>,
     ) -> Result<TableSnapshot, Error> {
-        let (root, totals, is_locked) =
-            read_root(&opened.root, key).map_err(|error| opened.cause_of(error))?;
+        let read = read_end(&opened.root).and_then(|(trailer, bytes)| decode_root(trailer, &bytes, key));
+        let (root, totals, is_locked) = read.map_err(|error| opened.cause_of(error))?;
         if (root.table, root.snapshot) != (opened.at.table, opened.at.snapshot) {
             return Err(no_table("its root is that of another snapshot".to_owned()));
         }
@@ -300,14 +294,13 @@ impl TableSnapshot {
 /// Reader of the pages of a manifest.
 pub(crate) struct PageReader<'a> {
     session: &'a Arc<Session>,
-    table: TableId,
     key: Option<&'a TableKey>,
     root: &'a Root,
 }
 
 impl<'a> PageReader<'a> {
     pub(crate) fn of(pool: &'a Pool, root: &'a Root, key: Option<&'a TableKey>) -> PageReader<'a> {
-        PageReader { session: session_of_pool(pool), table: root.table, key, root }
+        PageReader { session: session_of_pool(pool), key, root }
     }
 
     fn page(&self, page: &PageRef) -> Result<Entries, Error> {
@@ -318,27 +311,10 @@ impl<'a> PageReader<'a> {
     /// Reads pages, all at once.
     fn pages(&self, pages: &[PageRef]) -> Result<Vec<Entries>, Error> {
         let parts: Vec<PartAt> = pages.iter().map(|page| page.at).collect();
-        let files = open_parts(self.session, self.table, &parts)?;
+        let files = open_parts(self.session, self.root.table, &parts)?;
         let ends = read_ends(self.session, &files)?;
-        let entries = |(page, (trailer, bytes)): (&PageRef, (Trailer, Vec<u8>))| {
-            if !trailer.form.is_manifest() {
-                return Err(no_table("it has no manifest".to_owned()));
-            }
-            let mut body = Body::of(trailer, &bytes, self.key, Some(&page.salt))?;
-            let encrypted = std::mem::take(&mut body.bytes);
-            let plain = body.decrypt(encrypted, &page_data(self.table, page.at))?.ok_or_else(needs_key)?;
-            let mut from = Cursor::new(&plain);
-            let entries = Entries::take(&self.root.bounded_columns(), &mut from).and_then(|entries| {
-                from.finish()?;
-                Ok(entries)
-            });
-            let entries = entries.map_err(invalid)?;
-            match (entries.height(), entries.totals()) == (page.height, page.totals) {
-                true => Ok(entries),
-                false => Err(no_table("a page of it is not the one that the page above names".to_owned())),
-            }
-        };
-        pages.iter().zip(ends).map(entries).collect()
+        let read = pages.iter().zip(ends);
+        read.map(|(page, (trailer, bytes))| decode_page(self.root, page, trailer, &bytes, self.key)).collect()
     }
 }
 
@@ -397,27 +373,16 @@ impl Pages for PageWriter<'_> {
     fn write(&mut self, entries: Entries) -> Result<PageRef, Error> {
         let at = PartAt { commit: self.commit, index: self.next };
         self.next += 1;
-        let mut body = Vec::new();
-        entries.put(&self.reader.root.bounded_columns(), &mut body);
-        let data = page_data(self.reader.table, at);
-        let (file, salt) = write_body(self.pool, self.reader.key, self.protection, &[], body, &data)?;
+        let PageReader { key, root, .. } = self.reader;
+        let lock = lock(self.pool, key)?;
+        let bytes = encode_page(root, at, &entries, lock);
+        let file = write_file(self.pool, self.protection, &bytes)?;
         self.written.push(UnlistedPart { index: at.index, file });
         let (height, totals) = (entries.height(), entries.totals());
         self.known.insert(at, entries);
+        let salt = lock.map_or([0; SALT_BYTES], |(_, salt)| salt);
         Ok(PageRef { at, added: self.snapshot, salt, height, totals })
     }
-}
-
-/// Returns what binds a page to its place.
-fn page_data(table: TableId, at: PartAt) -> Vec<u8> {
-    let mut data = b"page".to_vec();
-    table.put(&mut data);
-    at.put(&mut data);
-    data
-}
-
-fn invalid(error: WireError) -> Error {
-    no_table(format!("its manifest is invalid: {error}"))
 }
 
 /// Writes the root of a snapshot.
@@ -427,119 +392,22 @@ pub(crate) fn write_root(
     key: Option<&TableKey>,
     protection: Option<Protection>,
 ) -> Result<Unlisted, Error> {
-    let (mut head, mut entries) = (Vec::new(), Vec::new());
-    root.put_head(&mut head);
-    root.entries.put(&root.bounded_columns(), &mut entries);
-    let data = [b"root", &head[..]].concat();
-    write_body(pool, key, protection, &head, entries, &data).map(|(file, _)| file)
+    write_file(pool, protection, &encode_root(root, lock(pool, key)?))
 }
 
-/// Reads the root of a snapshot. Returns it with its totals, and whether it is encrypted, and there is no key: then the
-/// root has no entries.
-///
-/// Errors: the key is wrong.
-fn read_root(file: &FarFile, key: Option<&TableKey>) -> Result<(Root, Totals, bool), Error> {
-    let (trailer, bytes) = read_end(file)?;
-    if !trailer.form.is_manifest() {
-        return Err(no_table("it has no manifest".to_owned()));
-    }
-    let body = Body::of(trailer, &bytes, key, None)?;
-    let mut from = Cursor::new(&body.bytes);
-    let (mut root, totals) = Root::take_head(&mut from).map_err(invalid)?;
-    let head = body.bytes[..body.bytes.len() - from.left()].to_vec();
-    let encrypted = from.rest().to_vec();
-    let Some(plain) = body.decrypt(encrypted, &[b"root", &head[..]].concat())? else {
-        return Ok((root, totals, true));
-    };
-    let mut from = Cursor::new(&plain);
-    root.entries = Entries::take(&root.bounded_columns(), &mut from).map_err(invalid)?;
-    from.finish().map_err(invalid)?;
-    match root.entries.totals() == totals {
-        true => Ok((root, totals, false)),
-        false => Err(no_table("the sums of its manifest are wrong".to_owned())),
-    }
-}
-
-/// Body of a file of a manifest, behind its salt and its check.
-struct Body {
-    bytes: Vec<u8>,
-    cipher: Option<TableCipher>,
-    is_encrypted: bool,
-}
-
-impl Body {
-    /// Takes salt and check of the body of an encrypted table, and compares them with the key and the expected salt.
-    fn of(
-        trailer: Trailer,
-        bytes: &[u8],
-        key: Option<&TableKey>,
-        expected: Option<&Salt>,
-    ) -> Result<Body, Error> {
-        if !trailer.form.is_encrypted() {
-            return match key {
-                Some(_) => {
-                    let message = "a key was given, but the table is not encrypted";
-                    Err(Error::new(ErrorKind::Invalid, message))
-                }
-                None => Ok(Body { bytes: bytes.to_vec(), cipher: None, is_encrypted: false }),
-            };
-        }
-        let mut from = Cursor::new(bytes);
-        let salt = Salt::take(&mut from).map_err(invalid)?;
-        let check = <[u8; KEY_BYTES]>::take(&mut from).map_err(invalid)?;
-        if expected.is_some_and(|expected| *expected != salt) {
-            return Err(Error::new(ErrorKind::Refused, "a page of the manifest was exchanged"));
-        }
-        let cipher = match key.map(|key| key.of_table(&salt)) {
-            Some((_, other)) if other != check => {
-                let message = "the key is wrong: the table was encrypted with another one";
-                return Err(Error::new(ErrorKind::Invalid, message));
-            }
-            Some((key, _)) => Some(TableCipher::new(&key, salt)),
-            None => None,
-        };
-        Ok(Body { bytes: from.rest().to_vec(), cipher, is_encrypted: true })
-    }
-
-    /// Decrypts bytes that are bound to `data`. `None` if the table is encrypted and there is no key.
-    fn decrypt(&self, mut bytes: Vec<u8>, data: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        if !self.is_encrypted {
-            return Ok(Some(bytes));
-        }
-        let Some(cipher) = &self.cipher else { return Ok(None) };
-        let changed = |_| Error::new(ErrorKind::Refused, "the manifest was changed since it was encrypted");
-        cipher.decrypt_statistics(data, &mut bytes).map_err(changed)?;
-        Ok(Some(bytes))
-    }
-}
-
-/// Writes a file of a manifest: `head`, and `body`, which is encrypted and bound to `data` if there is a key.
-fn write_body(
-    pool: &Pool,
-    key: Option<&TableKey>,
-    protection: Option<Protection>,
-    head: &[u8],
-    mut body: Vec<u8>,
-    data: &[u8],
-) -> Result<(Unlisted, Salt), Error> {
-    let mut bytes = Vec::new();
+/// Draws the salt of a file of an encrypted manifest.
+fn lock<'k>(pool: &Pool, key: Option<&'k TableKey>) -> Result<Option<(&'k TableKey, Salt)>, Error> {
+    let Some(key) = key else { return Ok(None) };
     let mut salt = [0; SALT_BYTES];
-    if let Some(key) = key {
-        let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
-        session_of_pool(pool).host().random(&mut salt).map_err(no_random)?;
-        let (key, check) = key.of_table(&salt);
-        TableCipher::new(&key, salt).encrypt_statistics(data, &mut body);
-        salt.put(&mut bytes);
-        check.put(&mut bytes);
-    }
-    bytes.extend_from_slice(head);
-    bytes.append(&mut body);
-    let footer_crc = crc32c::crc32c(&bytes);
-    let form = if key.is_some() { Form::EncryptedManifest } else { Form::Manifest };
-    Trailer { footer_offset: 0, footer_bytes: bytes.len() as u32, footer_crc, form }.put(&mut bytes);
-    // The file gets its name from the commit.
+    let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
+    session_of_pool(pool).host().random(&mut salt).map_err(no_random)?;
+    Ok(Some((key, salt)))
+}
+
+/// Writes a file of a manifest. It gets its name from the commit.
+fn write_file(pool: &Pool, protection: Option<Protection>, bytes: &[u8]) -> Result<Unlisted, Error> {
     let mut file = Unlisted::create(pool, "manifest".to_owned(), protection)?;
-    file.append(&bytes)?;
+    file.append(bytes)?;
     file.complete();
-    Ok((file, salt))
+    Ok(file)
 }
