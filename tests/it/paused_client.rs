@@ -3,6 +3,8 @@
 
 use crate::programs::PATIENCE;
 use crate::raw_client::*;
+use arrow_array::{Int64Array, RecordBatch};
+use farpool::table::PutOptions;
 use farpool::{
     CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice,
 };
@@ -10,8 +12,9 @@ use farpool_broker::LeaseSettings;
 use farpool_host::{Host, HostEvent, HostLayer};
 use farpool_lock::{Condvar, Mutex};
 use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, ReadOp, Sockets, Transport, WriteOp};
-use farpool_wire::control::Done;
+use farpool_wire::control::{Done, StatusReport};
 use farpool_wire::{MonoNs, Opcode, Reply, Request};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -155,15 +158,19 @@ fn start(regions: u32, transport: TransportChoice, grace_ms: u32) -> (OneNode, P
 
 /// Waits until the node has reported a number of free regions for which `is_so` holds.
 fn wait_until_free(pool: &OneNode, is_so: impl Fn(u32) -> bool) {
+    wait_until(pool, "what is free changes", |status| is_so(status.nodes[0].counts.free));
+}
+
+fn wait_until(pool: &OneNode, what: &str, is_so: impl Fn(&StatusReport) -> bool) {
     let give_up = Instant::now() + PATIENCE;
     loop {
         let Ok(Reply::Status(status)) = pool.broker_link().call(&Request::Status(Done {}), soon()) else {
             panic!("a status is answered by a status");
         };
-        if is_so(status.nodes[0].counts.free) {
+        if is_so(&status) {
             return;
         }
-        assert!(Instant::now() < give_up, "what is free changes: {status:?}");
+        assert!(Instant::now() < give_up, "{what}: {status:?}");
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }
@@ -253,5 +260,46 @@ fn grace_that_ended_before_the_renewal_is_a_loss() {
         pauses.go_on();
         let error = result.expect_err("its bytes are gone");
         assert_eq!(error.kind(), ErrorKind::Lost, "{transport:?}: {error}");
+    }
+}
+
+/// Returns rows of one column.
+fn numbers(count: i64) -> RecordBatch {
+    let column = Int64Array::from_iter_values(0..count);
+    RecordBatch::try_from_iter([("n", Arc::new(column) as _)]).expect("a batch")
+}
+
+#[test]
+fn append_of_a_session_that_ended_before_its_rows_were_sealed_changes_nothing() {
+    for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let (node, client, _, pauses) = start(64, transport, GRACE_MS);
+        let other = Pool::connect_with(client.url(), PoolOptions::default()).expect("another session");
+        let options = PutOptions { partition_by: vec!["n".to_owned()], ..PutOptions::default() };
+        let put = [Ok::<_, Infallible>(numbers(5))];
+        other.put_table_with("t", numbers(0).schema(), put, &options).expect("put");
+        pauses.catch(Moment::Ask(Opcode::SealRanges));
+        let appended = std::thread::scope(|scope| {
+            let append = || {
+                let batches = [Ok::<_, Infallible>(numbers(3))];
+                client.append_to_table("t", numbers(0).schema(), batches, &PutOptions::default())
+            };
+            let appending = scope.spawn(append);
+            pauses.wait_caught();
+            wait_until(&node, "the session of the writer has ended", |status| status.sessions == 1);
+            pauses.go_on();
+            appending.join().expect("no panic")
+        });
+        let error = appended.expect_err("the session has ended");
+        assert_eq!(error.kind(), ErrorKind::Lost, "{transport:?}: {error}");
+        assert_eq!(other.table("t").expect("as before").rows(), 5);
+        assert_eq!(other.table_history("t").expect("a history").len(), 1);
+        // The session works anew, and the program may append again.
+        let batches = [Ok::<_, Infallible>(numbers(3))];
+        let again = client.append_to_table("t", numbers(0).schema(), batches, &PutOptions::default());
+        assert_eq!(again.expect("appended").snapshot, 2);
+        assert_eq!(other.table("t").expect("a table").rows(), 8);
+        other.drop_table("t").expect("dropped");
+        drop((client, other));
+        wait_until_free(&node, |free| free == 64);
     }
 }

@@ -301,7 +301,11 @@ fn change_during(pool: &Pool, other: impl FnOnce()) -> Result<u64, Error> {
         if let Some(other) = other.take() {
             other();
         }
-        match ids(group).contains(&0) {
+        let mut has_first = false;
+        for batch in group.read(None, None)? {
+            has_first |= batch?.column(0).as_primitive::<Int64Type>().values().contains(&0);
+        }
+        match has_first {
             true => Ok(GroupChange::Rows(vec![rows(1..group.rows() as i64)])),
             false => Ok(GroupChange::Unchanged),
         }
@@ -356,7 +360,10 @@ fn first_changes_of_a_table_of_one_file_are_conflicts_only_where_they_change_the
         let beside = another(&pool);
         match (change_during(&pool, || other(&beside)), expected) {
             (Ok(snapshot), Some(expected)) => assert_eq!(snapshot, expected, "{what}"),
-            (Err(error), None) => assert_eq!(error.kind(), ErrorKind::Conflict, "{what}: {error}"),
+            // The bytes of a table of one file may be gone as soon as nothing has them any more.
+            (Err(error), None) => {
+                assert!(matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Closed), "{what}: {error}");
+            }
             (found, _) => panic!("{what}: {found:?}"),
         }
         let found = ids(&pool.table("t").expect("opened"));
