@@ -242,10 +242,9 @@ impl Pool {
     /// Begins a transaction: up to 8 far tables are appended to or replaced in one commit, all of them or none.
     ///
     /// ```no_run
-    /// # fn main() -> Result<(), farpool::Error> {
-    /// # let pool = farpool::Pool::connect("farpool://127.0.0.1:7700")?;
-    /// # let (orders, lines): (arrow_array::RecordBatch, arrow_array::RecordBatch) = unimplemented!();
+    /// # use arrow_array::RecordBatch;
     /// # use std::convert::Infallible;
+    /// # fn load(pool: &farpool::Pool, orders: RecordBatch, lines: RecordBatch) -> Result<(), farpool::Error> {
     /// let mut transaction = pool.transaction().with_id("load of 2026-11-30")?;
     /// let options = Default::default();
     /// transaction.append("orders", orders.schema(), [Ok::<_, Infallible>(orders)], &options)?;

@@ -88,7 +88,7 @@ pub fn change_rows(
         }
         match changes.is_empty() {
             true => Ok(None),
-            false => asked.commit(found, writer.end(false)?, &changes).map(Some),
+            false => asked.commit(found, writer.end()?, &changes).map(Some),
         }
     };
     run().map_err(|error: Error| error.during(format_args!("changing far table {name:?}")))

@@ -230,7 +230,7 @@ impl<'a> Job<'a> {
         writer.write(read.map(Ok::<_, Error>))?;
         match failed {
             Some(error) => Err(error),
-            None => writer.end(false),
+            None => writer.end(),
         }
     }
 

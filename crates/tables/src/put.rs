@@ -45,7 +45,7 @@ pub fn put_table<E: Display>(
         writer.write(batches)?;
         let recipe = writer.recipe()?;
         // A table with an arrangement has a manifest, which tells it.
-        let mut new = writer.end(arrangement.is_none())?;
+        let mut new = if arrangement.is_none() { writer.end_with_file()? } else { writer.end()? };
         let of_name = match open_snapshot(session_of_pool(pool), &file, 0) {
             Ok(opened) => Some(opened.at.table).filter(|table| *table != TableId(0)),
             // There is none, its bytes are lost, or the broker is of a version without snapshots.

@@ -142,7 +142,7 @@ impl TableTransaction {
                     .arranged(arrangement.clone());
                 writer.write(batches)?;
                 let recipe = writer.recipe()?;
-                let new = writer.end(false)?;
+                let new = writer.end()?;
                 let staged = Staged::replacing(name, options, stored, arrangement, new, recipe);
                 this.staged.push(Staged { only, ..staged });
             }
@@ -395,7 +395,7 @@ impl Staged {
             RowsWriter::new(pool, name, options, written.layout, given, written.bounded.clone())?
                 .arranged(written.arrangement.clone());
         writer.write(batches)?;
-        let new = writer.end(false)?;
+        let new = writer.end()?;
         let staged = Staged::of(name, options, written, new, Kind::Append, None);
         Ok(Staged { first: Some(first), ..staged })
     }

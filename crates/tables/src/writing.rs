@@ -208,14 +208,19 @@ impl<'a> RowsWriter<'a> {
         Ok(Some(recipe))
     }
 
-    /// Ends the last file. If there are no rows, there is a file without any, or none.
-    pub(crate) fn end(self, has_file: bool) -> Result<NewFiles, Error> {
+    /// Ends the last file. Without rows there is none.
+    pub(crate) fn end(self) -> Result<NewFiles, Error> {
         let mut files = self.groups.files;
-        if has_file && files.new.files.is_empty() {
-            files.begin_file()?;
-        }
         files.end_file()?;
         Ok(files.new)
+    }
+
+    /// Ends the last file. Without rows there is one without any.
+    pub(crate) fn end_with_file(mut self) -> Result<NewFiles, Error> {
+        if self.groups.files.new.files.is_empty() {
+            self.groups.files.begin_file()?;
+        }
+        self.end()
     }
 }
 
