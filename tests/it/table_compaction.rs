@@ -2,15 +2,14 @@
 //! not opened.
 
 use crate::published_files::nothing_held;
+use crate::table_snapshots::{another, schema};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{ArrayRef, Int8Array, Int32Array, Int64Array, RecordBatch, StringArray};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::DataType;
 use farpool::operators::{Query, col};
 use farpool::table::{ColumnChange, Compaction, GroupChange, MadeBy, PutOptions, TABLE_PREFIX};
-use farpool::{
-    EmbeddedOptions, Error, ErrorKind, FarTable, Placement, Pool, PoolOptions, TableKey, TransportChoice,
-};
+use farpool::{EmbeddedOptions, Error, ErrorKind, FarTable, Placement, Pool, TableKey, TransportChoice};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -22,17 +21,6 @@ fn pool(transport: TransportChoice) -> Pool {
     options.region_bytes = Some(MIB);
     options.pool.transport = transport;
     Pool::embedded(options).expect("an embedded pool")
-}
-
-fn another(pool: &Pool) -> Pool {
-    Pool::connect_with(pool.url(), PoolOptions::default()).expect("another session")
-}
-
-fn schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![
-        Field::new("id", DataType::Int64, false),
-        Field::new("word", DataType::Utf8, true),
-    ]))
 }
 
 /// Returns rows whose ids are a range.

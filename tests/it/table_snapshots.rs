@@ -25,11 +25,11 @@ fn pool(transport: TransportChoice) -> Pool {
     Pool::embedded(options).expect("an embedded pool")
 }
 
-fn another(pool: &Pool) -> Pool {
+pub(crate) fn another(pool: &Pool) -> Pool {
     Pool::connect_with(pool.url(), PoolOptions::default()).expect("another session")
 }
 
-fn schema() -> SchemaRef {
+pub(crate) fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("id", DataType::Int64, false),
         Field::new("word", DataType::Utf8, true),

@@ -57,8 +57,8 @@ def test_interrupt_ends_a_wait(pool, interruptible):
         _thread.interrupt_main()
 
     thread = threading.Thread(target=interrupt)
-    thread.start()
     with pytest.raises(KeyboardInterrupt):
+        thread.start()
         next(watch)
     thread.join(timeout=600)
     pool.append("waiting", rows(1))
