@@ -1,6 +1,8 @@
 //! Tables that change: each change is a snapshot, readers keep the one that they opened, appends of many writers all
 //! land, and memory comes back once nobody needs it.
 
+use crate::programs::eventually;
+use crate::protected_files::Cluster;
 use crate::published_files::nothing_held;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -9,7 +11,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use farpool::operators::{By, Query, col};
 use farpool::table::{Compaction, GroupChange, PutOptions, RowsChanged};
 use farpool::{
-    EmbeddedOptions, Error, ErrorKind, FarTable, Placement, Pool, PoolOptions, TableKey, TransportChoice,
+    EmbeddedOptions, Error, ErrorKind, FarTable, Placement, Pool, PoolOptions, Protection, TableKey,
+    TransportChoice,
 };
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -624,4 +627,42 @@ fn going_back_to_what_is_not_there_is_refused_and_nothing_changes() {
     assert!(error.to_string().contains(&format!("snapshot {ended} has ended")), "{error}");
     assert_eq!(ids(&pool.table("t").expect("opened")), range(0..130));
     assert_eq!(pool.table("t").expect("opened").snapshot(), Some(111));
+}
+
+#[test]
+fn lost_table_of_many_files_is_put_again_without_its_snapshots() {
+    let mut losses = 0;
+    for lost in 0..2 {
+        let mut cluster = Cluster::new(2);
+        let pool = cluster.connect(TransportChoice::Tcp, None);
+        let options = PutOptions {
+            replace: true,
+            partition_by: vec!["id".to_owned()],
+            compaction: Compaction::Off,
+            protection: Some(Protection::None),
+            ..PutOptions::default()
+        };
+        let put = |ids: std::ops::Range<i64>| {
+            pool.put_table_with("t", schema(), [Ok::<_, Infallible>(rows(ids))], &options)
+        };
+        // More files than the root of a manifest names itself.
+        put(0..150).expect("put");
+        append_with(&pool, "t", rows(150..160), &options).expect("appended");
+        cluster.lose_node(lost);
+        let read =
+            pool.table("t").and_then(|table| table.read(None, None)?.try_for_each(|batch| batch.map(drop)));
+        losses += i32::from(read.is_err_and(|error| error.kind() == ErrorKind::Lost));
+        put(0..3).expect("the table is put again");
+        assert_eq!(ids(&pool.table("t").expect("a table")), range(0..3));
+        let appending = PutOptions { partition_by: Vec::new(), ..options.clone() };
+        append_with(&pool, "t", rows(3..4), &appending).expect("appended");
+        assert_eq!(ids(&pool.table("t").expect("a table")), range(0..4));
+        pool.drop_table("t").expect("dropped");
+        eventually("all parts of both tables are dropped", || {
+            let nodes = pool.status().expect("a status").nodes;
+            let named: u32 = nodes.iter().filter(|node| node.alive).map(|node| node.counts.named).sum();
+            if named == 0 { Ok(()) } else { Err(format!("{named} regions are named")) }
+        });
+    }
+    assert!(losses > 0, "at least one of the nodes has bytes of the table");
 }

@@ -38,7 +38,8 @@ pub struct UnlistedPart {
 pub struct ChangedTable<'a> {
     /// Name of the table's file.
     pub name: Name,
-    /// Id of the table: [`TableCommit::new_table`] if the name is new, or has a table of one file until now.
+    /// Id of the table: [`TableCommit::new_table`] if the name is new, has a table of one file until now, or gets
+    /// another table.
     pub table: TableId,
     /// Number of the snapshot that the change makes.
     pub snapshot: u64,
@@ -251,9 +252,9 @@ impl TableCommit {
                 copies_wanted: root.file.copies_wanted(),
                 recipe: root.file.recipe(),
                 root: root.bound(),
-                removed: List::new(self.removed(change)).map_err(too_many)?,
+                removed: part_ranges(self.removed(change))?,
                 restores: change.restores,
-                restored: List::new(change.restored.clone()).map_err(too_many)?,
+                restored: part_ranges(change.restored.clone())?,
             });
         }
         let proof = self.session.leases.proof();
@@ -265,6 +266,18 @@ impl TableCommit {
             changes: List::new(asked).map_err(too_many)?,
         })
     }
+}
+
+/// Returns the ranges of parts that a change removes or restores, for a request.
+fn part_ranges(ranges: Vec<PartRange>) -> Result<List<PartRange, PARTS_REMOVED_MAX>, Error> {
+    let count = ranges.len();
+    List::new(ranges).map_err(|_| {
+        let message = format!(
+            "the change would remove or restore {count} ranges of files, where those of one commit are a range; at \
+             most {PARTS_REMOVED_MAX} are permitted"
+        );
+        Error::new(ErrorKind::Invalid, message)
+    })
 }
 
 impl Drop for TableCommit {

@@ -21,7 +21,9 @@ use crate::snapshot::{Found, find_table};
 use crate::writing::{NewFiles, RowsWriter};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use farpool_files::beneath::{CommitMade, TableCommit, list_snapshots, open_snapshot, session_of_pool};
+use farpool_files::beneath::{
+    CommitMade, NameFeed, TableCommit, list_snapshots, open_snapshot, session_of_pool,
+};
 use farpool_files::{Error, ErrorKind, Pool, Recipe};
 use farpool_wire::control::{NO_PART, PartAt, Replaces};
 use farpool_wire::limits::{COMMIT_TABLES_MAX, SUMMARY_BYTES_MAX};
@@ -403,11 +405,18 @@ impl Staged {
     /// Writes the root of the snapshot that the change makes, over the latest one. `number` is that of the change in
     /// its commit.
     fn prepare(&mut self, pool: &Pool, commit: &TableCommit, number: u64) -> Result<Ready, Error> {
-        let found = match self.first.take() {
+        let find = |staged: &Staged| find_table(pool, &staged.name, staged.options.key.as_ref());
+        let mut found = match self.first.take() {
             Some(found) => Ok(found),
-            None => find_table(pool, &self.name, self.options.key.as_ref()),
+            None => find(self),
         };
         self.check_only(pool, &found)?;
+        let mut lost_root = None;
+        if matches!(self.kind, Kind::Replace) && self.options.replace && found.as_ref().is_err_and(is_loss) {
+            lost_root = file_of(pool, &self.name)?;
+            // The root that was not found may have been another one.
+            found = find(self);
+        }
         let Staged { name, options, written, new, kind, recipe, .. } = self;
         new.are_of(commit.id());
         let lost = options.made_by.as_ref().and_then(|made_by| made_by.lost.as_ref());
@@ -440,8 +449,15 @@ impl Staged {
                     Walked::File(file) => removed.push(file.at, file.added),
                     Walked::Page(page) => removed.push(page.at, page.added),
                 };
-                manifest::walk(&before.root.entries, &mut before.pages(), &mut add)?;
-                let root = empty(before.root.table, before.snapshot());
+                let root = match manifest::walk(&before.root.entries, &mut before.pages(), &mut add) {
+                    Ok(()) => empty(before.root.table, before.snapshot()),
+                    // Nobody knows all of its files any more. A new table takes its place, without its snapshots.
+                    Err(error) if is_loss(&error) => {
+                        removed = Removed::default();
+                        empty(fresh, 0)
+                    }
+                    Err(error) => return Err(error),
+                };
                 ("replace with", Replaces::Only(before.root_id()), root)
             }
             (Kind::Replace, Ok(Found::OneFile(file, ..))) => {
@@ -450,10 +466,13 @@ impl Staged {
             (Kind::Replace, Err(error)) if error.kind() == ErrorKind::NotFound => {
                 ("create with", Replaces::Nothing, empty(fresh, 0))
             }
-            (_, Err(error)) => match lost {
-                Some((file, _)) => ("create with", Replaces::Only(*file), empty(fresh, 0)),
-                None => return Err(error.clone()),
-            },
+            (Kind::Append, Err(error)) => return Err(error.clone()),
+            (Kind::Replace, Err(error)) => {
+                match lost.map(|(file, _)| *file).or(lost_root.filter(|_| is_loss(error))) {
+                    Some(file) => ("create with", Replaces::Only(file), empty(fresh, 0)),
+                    None => return Err(error.clone()),
+                }
+            }
         };
         let base = Base { pool, name, replaces, former, root, options, recipe: recipe.as_ref() };
         let prepared = base.prepare(commit.id(), new, removed, None)?;
@@ -475,6 +494,17 @@ impl Staged {
             false => Err(not_at(pool, &self.name, *snapshot, latest)),
         }
     }
+}
+
+/// Returns the file that the name of a table has, which may be lost.
+fn file_of(pool: &Pool, name: &str) -> Result<Option<FileId>, Error> {
+    let mut feed = NameFeed::new(session_of_pool(pool), &[(&file_name(name)?, FileId(0))])?;
+    Ok(feed.next_within(0)?.first().map(|change| change.now.file))
+}
+
+/// Reports whether an error tells that bytes were lost.
+fn is_loss(error: &Error) -> bool {
+    error.kind() == ErrorKind::Lost
 }
 
 /// Returns the error of rows that were written for another root than the table has now.

@@ -104,8 +104,8 @@ wire_struct! {
     TableChange {
         /// Name of the table, which begins with [`TABLES`].
         name: Name,
-        /// Id of the table. If the name is new, or has a table of one file until now, it is the id of the commit plus
-        /// the number of the change in the commit, from 0 on.
+        /// Id of the table: that of the one which has the name, or a random one of a new table. A new table takes the
+        /// place of the one before, which is dropped.
         table: TableId,
         /// Root that is replaced: `Replaces::Nothing` if the name is new.
         replaces: Replaces,

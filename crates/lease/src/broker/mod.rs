@@ -348,7 +348,11 @@ impl BrokerLeases {
                 self.names_of_files.remove(&before.file);
             }
         }
-        self.tables.note(&record, before);
+        let tenant = match &record {
+            StateChange::Commit(at, _) => self.tables.tenant_of(at.table, &self.durable),
+            _ => None,
+        };
+        self.tables.note(&record, before, tenant.as_ref());
         if let StateChange::Name(name, file) = &record {
             self.names_of_files.insert(file.file, name.clone());
         }

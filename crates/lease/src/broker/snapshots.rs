@@ -12,6 +12,7 @@
 //! Parts that are published ahead of a commit belong to its session until then, and are dropped if it ends without. A
 //! commit says how many there are, so one of which parts were dropped is not made.
 
+mod known;
 mod tidying;
 
 use super::catalog::{may_use, taken};
@@ -20,7 +21,9 @@ use farpool_wire::control::*;
 use farpool_wire::ids::*;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, FileClass, List, Name, Opcode, Refusal, mutant};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+pub(super) use known::Tables;
+use known::{Holds, Replaced, table_of_part};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names that a commit drops beside what it does: more than it adds, so nothing piles up while commits go on.
 const DROPPED_WITH_COMMIT: usize = 16;
@@ -28,135 +31,17 @@ const DROPPED_WITH_COMMIT: usize = 16;
 const ADDED_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the places of a file from which on they are stored in pages, each in a transaction of its own.
 const PAGED_BYTES: usize = 512 << 10;
+/// Ranges of parts in the records of all commits of a tenant, some 100 MB of them, from which on commits with many are
+/// refused.
+const RECORDED_RANGES_MAX: usize = 1 << 22;
+/// Ranges that any commit may have. What commits with no more add up to is little beside the rest of their records.
+const FEW_RANGES: usize = 1_024;
 /// Bytes of places in one answer, at most, unless a single part has more.
 const OPENED_BYTES_MAX: usize = 1 << 20;
 
 /// Returns about how many bytes the store keeps of places.
 fn places_bytes(places: &Places) -> usize {
     64 * (places.regions.len() + places.runs.len())
-}
-
-/// Snapshots that a session holds.
-#[derive(Clone, Debug, Default)]
-struct Holds {
-    /// Highest number of the session's requests about what it holds.
-    last: u64,
-    held: BTreeSet<SnapshotAt>,
-}
-
-/// Time since which a snapshot is not the latest one any more. Durations come from the monotonic clock as far as this
-/// life of the broker knows them, so a step of the wall clock neither ends what is held nor keeps anything for ever.
-#[derive(Clone, Copy, Debug)]
-struct Replaced {
-    /// Time that had passed by the wall clock when this life noticed it, in ms.
-    before_ms: u64,
-    noticed: MonoNs,
-}
-
-/// Knowledge of the broker about tables, derived from its durable state but for holds and times.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Tables {
-    /// Names of the tables.
-    names: BTreeMap<TableId, Name>,
-    /// Snapshots that have not ended.
-    kept: BTreeSet<SnapshotAt>,
-    /// Bytes of the parts of each table.
-    bytes: BTreeMap<TableId, u64>,
-    /// Snapshots that commits have made.
-    made: BTreeMap<(TableId, CommitId), u64>,
-    /// Snapshots that sessions hold.
-    holds: BTreeMap<SessionId, Holds>,
-    /// Time at which this life of the broker last went on to answer.
-    resumed: Option<MonoNs>,
-    /// Times since which snapshots are not the latest ones any more. Has those that were kept in this life of the
-    /// broker.
-    replaced: BTreeMap<SnapshotAt, Replaced>,
-    /// Parts that no snapshot has any more, with the snapshot that they were removed for.
-    garbage: VecDeque<(SnapshotAt, PartRange)>,
-    /// Parts that snapshots have again which an earlier one had: the last of each range, by its commit and first one.
-    restored: BTreeMap<SnapshotAt, BTreeMap<(CommitId, u32), u32>>,
-    /// Table after which [`BrokerLeases::tidy_tables`] goes on.
-    tidied: TableId,
-}
-
-impl Tables {
-    /// Notes a change of the durable state, which replaces `before`.
-    pub(super) fn note(&mut self, change: &StateChange, before: Option<&NamedFile>) {
-        if let StateChange::Name(name, _) | StateChange::DropName(name) = change
-            && let Some(table) = table_of_part(name)
-        {
-            let bytes = self.bytes.entry(table).or_default();
-            *bytes -= before.map_or(0, |before| before.places.bytes());
-            if let StateChange::Name(_, file) = change {
-                *bytes += file.places.bytes();
-            }
-            if *bytes == 0 {
-                self.bytes.remove(&table);
-            }
-        }
-        if let Some(at) = before.and_then(|before| before.root_of) {
-            self.kept.remove(&at);
-            if let StateChange::Name(name, _) | StateChange::DropName(name) = change
-                && self.names.get(&at.table) == Some(name)
-            {
-                self.names.remove(&at.table);
-            }
-        }
-        match change {
-            StateChange::Name(name, file) => {
-                let Some(at) = file.root_of else { return };
-                self.kept.insert(at);
-                if name.starts_with(TABLES) {
-                    self.names.insert(at.table, name.clone());
-                }
-            }
-            StateChange::Commit(at, record) => {
-                self.made.insert((at.table, record.id), at.snapshot);
-                if !record.restored.is_empty() {
-                    let ranges =
-                        record.restored.iter().map(|range| ((range.commit, range.first), range.last));
-                    self.restored.insert(*at, ranges.collect());
-                }
-            }
-            StateChange::DropCommit(at) => {
-                self.restored.remove(at);
-                self.replaced.remove(at);
-            }
-            _ => {}
-        }
-    }
-
-    /// Returns the snapshots of a table that have not ended, from one on.
-    fn kept_from(&self, table: TableId, snapshot: u64) -> impl DoubleEndedIterator<Item = u64> {
-        let to = SnapshotAt { table, snapshot: u64::MAX };
-        self.kept.range(SnapshotAt { table, snapshot }..=to).map(|at| at.snapshot)
-    }
-
-    /// Returns the last snapshot of a table before one, of those that have not ended.
-    fn kept_before(&self, at: SnapshotAt) -> Option<u64> {
-        let from = SnapshotAt { table: at.table, snapshot: 0 };
-        self.kept.range(from..at).next_back().map(|before| before.snapshot)
-    }
-
-    /// Returns the bytes of the parts of a table, with those of earlier snapshots.
-    pub(super) fn bytes(&self, table: TableId) -> u64 {
-        self.bytes.get(&table).copied().unwrap_or(0)
-    }
-
-    fn is_held(&self, at: SnapshotAt) -> bool {
-        self.holds.values().any(|holds| holds.held.contains(&at))
-    }
-
-    /// Forgets sessions that have ended.
-    pub(super) fn forget_sessions(&mut self, lives: impl Fn(&SessionId) -> bool) {
-        self.holds.retain(|session, _| lives(session));
-    }
-}
-
-/// Returns the table of a part. `None` for any other name.
-fn table_of_part(name: &Name) -> Option<TableId> {
-    let digits = name.strip_prefix(PARTS)?.get(..16)?;
-    u64::from_str_radix(digits, 16).ok().map(TableId)
 }
 
 /// Reports whether no part is in two of the ranges.
@@ -176,11 +61,13 @@ impl BrokerLeases {
         let mut tables = Tables::default();
         for (name, file) in &self.durable.names {
             if file.root_of.is_some() || table_of_part(name).is_some() {
-                tables.note(&StateChange::Name(name.clone(), file.clone()), None);
+                tables.note(&StateChange::Name(name.clone(), file.clone()), None, None);
             }
         }
         for (at, record) in &self.durable.commits {
-            tables.note(&StateChange::Commit(*at, record.clone()), None);
+            // A dropped table has no tenant any more, and its records go soon.
+            let tenant = tables.tenant_of(at.table, &self.durable);
+            tables.note(&StateChange::Commit(*at, record.clone()), None, tenant.as_ref());
             let is_garbage =
                 |range: &&PartRange| tables.kept_from(at.table, range.added).next() >= Some(at.snapshot);
             let garbage = record.removed.iter().filter(is_garbage).map(|range| (*at, *range));
@@ -355,6 +242,14 @@ impl BrokerLeases {
         if bytes + commit.changes.iter().map(of_change).sum::<usize>() > ADDED_BYTES_MAX {
             return Err(Refusal::new(Code::LimitReached, ADDED_BYTES_MAX as u64));
         }
+        for change in commit.changes.iter() {
+            let ranges = change.removed.len() + change.restored.len();
+            let of = self.durable.names.get(&change.name).map_or(tenant, |has| &has.tenant);
+            let recorded = self.tables.recorded_by.get(of).copied().unwrap_or(0);
+            if ranges > FEW_RANGES && recorded + ranges > RECORDED_RANGES_MAX {
+                return Err(Refusal::new(Code::LimitReached, RECORDED_RANGES_MAX as u64));
+            }
+        }
         self.check_places(commit.session, &places)?;
         let mut made = Vec::with_capacity(commit.changes.len());
         for (change, parts) in commit.changes.iter().zip(fresh) {
@@ -447,9 +342,10 @@ impl BrokerLeases {
             Some(before) => before < latest && !is_own(range),
             None => false,
         };
-        // The table that a name has keeps its id. A new one has an id that no table has had, as far as is known.
+        // The table that a name has keeps its id. Any other table is new: it has an id that no table has had, as far as
+        // is known, and takes the place of the one before, which is dropped.
         let is_named_well = match of {
-            Some(table) => table == change.table && change.former == NO_PART,
+            Some(table) => change.former == NO_PART && (table == change.table || latest == 0),
             None => latest == 0,
         };
         // A part of this commit would have the name of the table of one file.
@@ -504,7 +400,8 @@ impl BrokerLeases {
         let made = SnapshotMade { snapshot: at.snapshot, root: root.file };
         let part = PartAt { commit: commit.commit, index: change.former };
         let kept_as = before.as_ref().and_then(|before| match before.root_of {
-            Some(at) => Some(snapshot_name(at)),
+            Some(at) if at.table == change.table => Some(snapshot_name(at)),
+            Some(_) => None,
             None if change.former == NO_PART => None,
             None => Some(part_name(change.table, part)),
         });

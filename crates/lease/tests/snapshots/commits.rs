@@ -109,7 +109,12 @@ impl World<'_> {
         };
         let (mut has, mut added) = (BTreeSet::new(), 1);
         let mut gone = BTreeSet::new();
-        if let Some(table) = self.tables.get(of).cloned() {
+        let is_remade = ahead == 0 && self.random.percent(8);
+        if let Some(table) = self.tables.get(of).filter(|_| is_remade) {
+            // A new table takes the place of this one, as of one that was lost.
+            change.replaces = Replaces::Only(table.latest().1.root);
+            self.tally.add("new table in the place of another");
+        } else if let Some(table) = self.tables.get(of).cloned() {
             let (number, latest) = table.latest();
             (change.table, change.replaces) = (table.id, Replaces::Only(latest.root));
             (has, added) = (latest.parts.clone(), number + 1);
@@ -254,6 +259,9 @@ impl World<'_> {
             self.plain.remove(&change.name);
             let fresh = || Table { id: change.table, tenant: tenant.clone(), snapshots: BTreeMap::new() };
             let table = self.tables.entry(change.name.clone()).or_insert_with(fresh);
+            if table.id != change.table {
+                *table = fresh();
+            }
             let number = table.snapshots.last_key_value().map_or(0, |(number, _)| *number) + 1;
             assert_eq!(made.snapshot, number, "each snapshot follows the one before");
             if let Some((_, before)) = table.snapshots.iter_mut().next_back() {

@@ -301,6 +301,15 @@ impl World<'_> {
         }
     }
 
+    /// Has the leader stand still for longer than it waits for sessions. They live on, and come to it afterwards.
+    fn stall(&mut self) {
+        self.now_ms += AWAITED_MS + self.random.below(20_000);
+        self.notice();
+        self.clients.iter_mut().for_each(|client| client.has_said = false);
+        self.tidy();
+        self.tally.add("leader stood still");
+    }
+
     fn end_session(&mut self, client: usize) {
         let Some(proof) = self.clients[client].proof.take() else { return };
         if self.random.percent(50) {
@@ -338,7 +347,8 @@ impl World<'_> {
             66..70 => self.hold(client),
             70 => self.hold_late(client),
             71 => self.wall_ahead_ms = self.random.below(4 * SNAPSHOTS.hold_ms_max),
-            72..80 => _ = self.tidy(),
+            72..79 => _ = self.tidy(),
+            79 => self.stall(),
             80..82 => self.drop_table(),
             82..84 => self.rename(),
             84 => self.end_session(client),
@@ -446,6 +456,7 @@ fn each_snapshot_that_is_held_has_its_parts_and_no_other_parts_stay() {
         "commit that removes what is not there",
         "repeated commit answered as done",
         "rolled back",
+        "new table in the place of another",
         "published ahead",
         "table of one file became a part",
         "given up",
@@ -462,6 +473,7 @@ fn each_snapshot_that_is_held_has_its_parts_and_no_other_parts_stay() {
         "leader lost before a commit was stored",
         "leader lost after a commit was stored",
         "another leader",
+        "leader stood still",
         "leader deposed that has not noticed",
         "opened at a leader that was deposed",
         "renewal came late",
