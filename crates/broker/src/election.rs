@@ -111,7 +111,8 @@ impl Standby {
                     complained = false;
                     // Lasts as long as the leader before may answer, by clocks that do not run alike.
                     let failover_ms = lead.lasts_ms() + lead.lasts_ms() / MARGIN;
-                    let settings = BrokerSettings { failover_ms, ..settings.clone() };
+                    let look_ms = lead.lasts_ms() / SIGNS_OF_LIFE;
+                    let settings = BrokerSettings { failover_ms, look_ms, ..settings.clone() };
                     match BrokerService::open(Arc::clone(&self.host), settings, store) {
                         Ok(service) => self.lead_on(Arc::new(service), lead, asked, stopped, &told),
                         Err(error) => {

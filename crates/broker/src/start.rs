@@ -30,9 +30,6 @@ enum Role {
     Stands(Arc<Standby>),
 }
 
-/// Interval in ms at which a broker that is the only one looks for nodes that have fallen silent.
-const LOOK_MS: u64 = 500;
-
 impl Broker {
     /// Begins a new term with the records of the store, and listens on `address` (port 0: a free one). `exposure` says
     /// who can connect.
@@ -43,6 +40,8 @@ impl Broker {
         store: Box<dyn Store>,
     ) -> io::Result<Broker> {
         check_identity(exposure)?;
+        let settings = settings.into();
+        let look_ms = settings.look_ms;
         // The host gives the broker time, random numbers and a log.
         let host: Arc<dyn Host> = Arc::new(Machine);
         let service = Arc::new(BrokerService::open(Arc::clone(&host), settings, store)?);
@@ -52,7 +51,7 @@ impl Broker {
         let watching = std::thread::Builder::new().name("farpool-watches".into()).spawn(move || {
             while end.heard() == 0 {
                 watched.look();
-                host.wait(&end, 0, host.now().plus_ms(LOOK_MS));
+                host.wait(&end, 0, host.now().plus_ms(look_ms));
             }
         })?;
         Ok(Broker::over(address, listening, Role::Alone(service), stopped, watching))

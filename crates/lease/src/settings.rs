@@ -154,7 +154,7 @@ impl SnapshotSettings {
 }
 
 /// All settings of a broker.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerSettings {
     /// Times of leases, tickets and reports.
     pub lease: LeaseSettings,
@@ -165,6 +165,20 @@ pub struct BrokerSettings {
     /// Time for which the leader before may still answer when another one has begun, in ms. Default 0: there is only
     /// one broker.
     pub failover_ms: u64,
+    /// Longest time between two looks of the broker at what has changed with time alone, in ms. Default 500 ms.
+    pub look_ms: u64,
+}
+
+impl Default for BrokerSettings {
+    fn default() -> Self {
+        BrokerSettings {
+            lease: LeaseSettings::default(),
+            quotas: Quotas::default(),
+            snapshots: SnapshotSettings::default(),
+            failover_ms: 0,
+            look_ms: 500,
+        }
+    }
 }
 
 impl BrokerSettings {

@@ -105,6 +105,8 @@ pub struct BrokerLeases {
     sessions: BTreeMap<SessionId, Session>,
     /// Time from which on `tick` looks for silent sessions again.
     tidies: MonoNs,
+    /// Time of the last `tick`.
+    ticked: MonoNs,
     next_ticket: u64,
     /// Owners of the regions of published files, derived from the catalog.
     owners: BTreeMap<RegionKey, Owner>,
@@ -155,6 +157,7 @@ impl BrokerLeases {
             nodes: BTreeMap::new(),
             sessions: BTreeMap::new(),
             tidies: now,
+            ticked: now,
             next_ticket: 1,
             owners: BTreeMap::new(),
             names_of_files: BTreeMap::new(),
@@ -297,11 +300,18 @@ impl BrokerLeases {
     /// Applies the passing of time: forgets sessions that have been silent for longer than any of their leases
     /// can live, and nodes that have ended as they were ordered.
     pub fn tick(&mut self, now: MonoNs) {
+        let silence_ms = self.silence_ms();
+        let gap_ms = now.ms_since(std::mem::replace(&mut self.ticked, now));
+        // Sessions renew three times in a lease. If nothing came for longer, the process stood still, and what they
+        // said meanwhile waits. Sessions that are ended now say again what they hold before any of that ends.
+        let rare_ms = if self.sessions.is_empty() { self.settings.look_ms } else { 0 };
+        if gap_ms > rare_ms + silence_ms / 2 {
+            self.resume(now);
+        }
         if now < self.tidies {
             return;
         }
         self.tidies = now.plus_ms(self.settings.lease.heartbeat_ms.into());
-        let silence_ms = self.silence_ms();
         let news = &mut self.news;
         self.sessions.retain(|id, session| {
             let is_heard = now.ms_since(session.heard) <= silence_ms;
