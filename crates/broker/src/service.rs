@@ -320,7 +320,7 @@ impl Service for BrokerService {
         // A process with too many open files answers at once.
         let Ok(waker) = Waker::new() else { return Ok(None) };
         // No record is stored while the lock is held, so no change is missed.
-        let wait = self.waits.add(asked, &waker)?;
+        let wait = self.waits.add(&tenant_of(peer), asked, &waker)?;
         let ms = asked.wait_ms.min(AWAIT_MS_MAX).into();
         Ok(wait.map(|wait| Delay { waker, ms, kept: Box::new(wait) }))
     }

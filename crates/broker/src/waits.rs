@@ -15,7 +15,8 @@ use farpool_wire::{Code, FileId, Name, Refusal, SessionId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most requests that wait at a time. Each keeps a connection, of which there are `CONNECTIONS_MAX` at a listener.
+/// Most requests that wait at a time. Each keeps a connection, of which there are `CONNECTIONS_MAX` at a listener. A
+/// tenant has at most half of what the others leave, so that it cannot use up all.
 pub(crate) const WAITS_MAX: usize = 512;
 /// Most of them that belong to one session.
 pub(crate) const WAITS_OF_SESSION_MAX: usize = 16;
@@ -36,6 +37,7 @@ struct Waiting {
 
 #[derive(Debug)]
 struct Request {
+    tenant: Name,
     session: SessionId,
     names: Vec<Name>,
     waker: Waker,
@@ -57,10 +59,17 @@ impl Waits {
     /// Has a request wait. `None` if no request waits any more.
     ///
     /// Errors: [`Code::LimitReached`] if too many wait.
-    pub(crate) fn add(&self, asked: &AwaitNames, waker: &Waker) -> Result<Option<Wait>, Refusal> {
+    pub(crate) fn add(
+        &self,
+        tenant: &Name,
+        asked: &AwaitNames,
+        waker: &Waker,
+    ) -> Result<Option<Wait>, Refusal> {
         let mut waiting = self.0.lock();
-        let of_session = waiting.requests.values().filter(|request| request.session == asked.session);
-        let limits = [(of_session.count(), WAITS_OF_SESSION_MAX), (waiting.requests.len(), WAITS_MAX)];
+        let of_session = waiting.requests.values().filter(|request| request.session == asked.session).count();
+        let own = waiting.requests.values().filter(|request| request.tenant == *tenant).count();
+        let of_others = waiting.requests.len() - own;
+        let limits = [(of_session, WAITS_OF_SESSION_MAX), (own, (WAITS_MAX - of_others) / 2)];
         if let Some((_, max)) = limits.into_iter().find(|(count, max)| count >= max) {
             return Err(Refusal::new(Code::LimitReached, max as u64));
         }
@@ -73,7 +82,8 @@ impl Waits {
         for known in asked.known.iter() {
             waiting.by_name.entry(known.name.clone()).or_default().insert(number, known.file);
         }
-        waiting.requests.insert(number, Request { session: asked.session, names, waker: waker.clone() });
+        let request = Request { tenant: tenant.clone(), session: asked.session, names, waker: waker.clone() };
+        waiting.requests.insert(number, request);
         Ok(Some(Wait { waits: Arc::clone(&self.0), number }))
     }
 
@@ -167,7 +177,9 @@ mod tests {
         let known: [&[(&str, u64)]; 4] = [&[("a", 1)], &[("a", 2)], &[("b", 1), ("a", 1)], &[("b", 0)]];
         let mut kept: Vec<Option<Wait>> = (0..)
             .zip(known.iter().zip(&wakers))
-            .map(|(session, (known, waker))| waits.add(&asked(session, known), waker).expect("few"))
+            .map(|(session, (known, waker))| {
+                waits.add(&name("red"), &asked(session, known), waker).expect("few")
+            })
             .collect();
         let woken = |records: &[StateChange]| {
             let woken = waits.changed_by(records);
@@ -187,24 +199,27 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_session_and_of_all_are_limited_and_none_waits_after_the_end() {
+    fn requests_of_a_session_and_of_a_tenant_are_limited_and_none_waits_after_the_end() {
         let (waits, waker) = (Waits::default(), Waker::new().expect("a signal"));
         let limit = |max: usize| Some(Refusal::new(Code::LimitReached, max as u64));
+        let add = |tenant: &str, session, of| waits.add(&name(tenant), &asked(session, &[(of, 1)]), &waker);
         let mut kept = Vec::new();
-        for number in 0..WAITS_MAX as u64 {
+        for number in 0..WAITS_MAX as u64 / 2 {
             let session = number / WAITS_OF_SESSION_MAX as u64;
-            kept.push(waits.add(&asked(session, &[("a", 1)]), &waker).expect("not too many"));
+            kept.push(add("red", session, "a").expect("not too many"));
             if number == WAITS_OF_SESSION_MAX as u64 - 1 {
-                let refused = waits.add(&asked(session, &[("b", 1)]), &waker).err();
-                assert_eq!(refused, limit(WAITS_OF_SESSION_MAX));
+                assert_eq!(add("red", session, "b").err(), limit(WAITS_OF_SESSION_MAX));
             }
         }
-        assert_eq!(waits.add(&asked(u64::MAX, &[("a", 1)]), &waker).err(), limit(WAITS_MAX));
+        assert_eq!(add("red", u64::MAX, "a").err(), limit(WAITS_MAX / 2));
+        let of_blue = (0..).map_while(|session| add("blue", 1_000 + session, "a").ok());
+        let of_blue: Vec<_> = of_blue.collect();
+        assert_eq!(of_blue.len(), WAITS_MAX / 4, "another tenant gets half of what is left");
         kept.truncate(10);
-        assert!(waits.add(&asked(u64::MAX, &[("a", 1)]), &waker).expect("room again").is_some());
+        assert!(add("red", u64::MAX, "a").expect("room again").is_some());
         assert!(!waker.is_woken());
         waits.end();
         assert!(waker.is_woken(), "those that wait are woken at the end");
-        assert!(waits.add(&asked(u64::MAX, &[("a", 1)]), &waker).expect("no error").is_none());
+        assert!(add("red", u64::MAX, "a").expect("no error").is_none());
     }
 }

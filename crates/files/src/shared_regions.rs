@@ -108,9 +108,11 @@ impl FileInner {
         Ok(())
     }
 
-    /// Reports whether an error says that a node copies nothing into segments: it or the broker knows none, or the node
-    /// is drained.
+    /// Reports whether an error says that a node copies nothing into segments: it or the broker knows none, the node is
+    /// drained, or too many ranges there are pending.
     pub(crate) fn has_no_segments_there(error: &Error) -> bool {
-        error.refusal().is_some_and(|refusal| matches!(refusal.code, Code::Unsupported | Code::Draining))
+        error.refusal().is_some_and(|refusal| {
+            matches!(refusal.code, Code::Unsupported | Code::Draining | Code::LimitReached)
+        })
     }
 }

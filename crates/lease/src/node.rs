@@ -190,6 +190,12 @@ pub struct NodeLeases {
     mappable: BTreeSet<RegionIndex>,
     /// True once the present broker has answered a report about segments. One of an earlier version never does.
     has_segments: bool,
+    /// Segments that may be opened until the broker's next ruling, for tenants that have a quota.
+    segments_left: BTreeMap<Name, u32>,
+    /// The same for each other tenant.
+    segments_left_others: u32,
+    /// Segments that sessions of these tenants have had opened since the last ruling.
+    segments_opened: BTreeMap<Name, u32>,
     /// Regions that are filled with ranges of many files.
     segments: BTreeMap<RegionIndex, Segment>,
     sessions: BTreeMap<SessionId, Session>,
@@ -242,6 +248,10 @@ impl NodeLeases {
             free: BTreeSet::new(),
             mappable: BTreeSet::new(),
             has_segments: false,
+            segments_left: BTreeMap::new(),
+            // The first ruling comes before the first lease.
+            segments_left_others: SEGMENTS_UNLIMITED,
+            segments_opened: BTreeMap::new(),
             segments: BTreeMap::new(),
             sessions: BTreeMap::new(),
             tenants: TenantCounts::default(),

@@ -72,7 +72,13 @@ impl<M: Memory> NodeService<M> {
         let end = order.signed.runs.iter().map(|run| u64::from(run.offset) + u64::from(run.bytes)).max();
         let end = end.filter(|end| *end <= self.arena.region_bytes() / RANGE_SHARE);
         let copied = match end.filter(|_| self.leases().has_segments()) {
-            Some(end) => self.fill_segment(dialer, order, end as u32, bytes_per_second),
+            Some(end) => match self.fill_segment(dialer, order, end as u32, bytes_per_second) {
+                // Too many ranges are pending, so the copies get a region of their own.
+                Err(refusal) if refusal.code == Code::LimitReached => {
+                    self.fill_region(dialer, order, bytes_per_second)
+                }
+                filled => filled,
+            },
             None => self.fill_region(dialer, order, bytes_per_second),
         };
         let copied = copied.unwrap_or_else(|refusal| {

@@ -24,9 +24,10 @@ impl<M: Memory> NodeService<M> {
         let all_bytes: u64 = seal.ranges.iter().map(|range| u64::from(range.bytes)).sum();
         let mut handles = self.handles_for(all_bytes, seal.ranges.len())?;
         let next = || handles.pop().unwrap_or_default();
-        let reserved = self.open_segments(|leases, actions| {
-            leases.begin_filling(asker, seal, region_bytes, next, actions)
-        })?;
+        let reserved = self
+            .open_segments(|leases, actions| leases.begin_filling(asker, seal, region_bytes, next, actions));
+        // The broker's next ruling may permit more, and settle what is pending.
+        let reserved = reserved.inspect_err(|_| self.changed())?;
         let filled = self.fill(seal, &reserved);
         let mut leases = self.leases();
         let sealed = match filled {

@@ -164,6 +164,8 @@ impl Link for Ruled {
                 term: Term(1),
                 settled: List::default(),
                 dropped: List::default(),
+                limited: List::default(),
+                others: SEGMENTS_UNLIMITED,
             })),
             Request::NextRepair(_) => Ok(Reply::NextRepair(RepairGiven { order: List::default() })),
             other => panic!("a node does not ask a broker for {other:?}"),

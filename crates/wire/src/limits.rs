@@ -199,6 +199,10 @@ const _: () = assert!(
         <= FRAME_BODY_BYTES_MAX
 );
 const _: () = assert!(
+    PENDING_RANGES_MAX * 16 + NODE_REGIONS_MAX * 16 + TENANTS_MAX * (NAME_BYTES_MAX + 8) + 4096
+        <= FRAME_BODY_BYTES_MAX
+);
+const _: () = assert!(
     NODES_MAX * (NODE_INFO_BYTES_MAX + 96) + TENANTS_MAX * (NAME_BYTES_MAX + 40) + 4096
         <= FRAME_BODY_BYTES_MAX
 );

@@ -169,7 +169,10 @@ impl fmt::Display for Refusal {
                 f.write_str("the node has restarted and lost the memory it held before")
             }
             Code::OldTerm => write!(f, "the ticket is from an older broker term than {detail}"),
-            Code::UnknownSession => write!(f, "no such session: {detail:016x}"),
+            Code::UnknownSession => write!(
+                f,
+                "session {detail:016x} is not known: it has ended, or nothing was heard of it for longer than its lease"
+            ),
             Code::WrongSecret => write!(f, "the secret is not that of session {detail:016x}"),
             Code::NameTaken if detail == 0 => f.write_str("the name is taken"),
             Code::NameTaken => write!(f, "the name is taken (by file {detail})"),
@@ -245,6 +248,7 @@ impl fmt::Display for Refusal {
             Code::CommitEnded => f.write_str("the commit has ended: its session was silent for too long"),
             Code::ReservedName => f.write_str("names that begin so belong to parts and snapshots of tables"),
             Code::NoSandbox => f.write_str("the node could not start a sandbox process"),
+            Code::OverQuota if detail == 0 => f.write_str("the tenant's quota is used up"),
             Code::OverQuota => write!(f, "the tenant's quota is exceeded: {detail} bytes are left"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),
             Code::Draining => f.write_str("the node is being drained and grants no new leases"),

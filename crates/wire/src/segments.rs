@@ -5,7 +5,7 @@
 //! session can publish them. The node reports its segments to the broker, which says of which ranges the fate is
 //! decided, and which segments are freed because nothing in them belongs to a name any more.
 
-use crate::codec::{List, wire_struct};
+use crate::codec::{List, Name, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
 use crate::nodes::RegionOwner;
@@ -114,6 +114,24 @@ wire_struct! {
         settled: List<RangeAt, PENDING_RANGES_MAX>,
         /// Segments to free, unless something was added since the report.
         dropped: List<SegmentAt, NODE_REGIONS_MAX>,
+        /// Segments that the node may open until the next ruling, for tenants that have a quota and something at the
+        /// node.
+        limited: List<TenantSegments, TENANTS_MAX>,
+        /// Segments that it may open until then for each other tenant; [`SEGMENTS_UNLIMITED`]: any number.
+        others: u32,
+    }
+}
+
+/// Number of segments that sets no limit.
+pub const SEGMENTS_UNLIMITED: u32 = u32::MAX;
+
+wire_struct! {
+    /// Number of segments that a node may open for a tenant.
+    TenantSegments {
+        /// The tenant.
+        tenant: Name,
+        /// Number of segments.
+        segments: u32,
     }
 }
 

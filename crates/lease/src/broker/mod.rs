@@ -32,7 +32,7 @@ use farpool_wire::ids::*;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
 use news::ToldNodes;
-use nodes::Node;
+use nodes::{Node, Taken};
 use repair::Repairs;
 use segments::Ranges;
 use snapshots::Tables;
@@ -107,6 +107,8 @@ pub struct BrokerLeases {
     tidies: MonoNs,
     /// Time of the last `tick`.
     ticked: MonoNs,
+    /// Memory that tenants have taken of their quotas, as the last `tick` that looked found it.
+    taken: Taken,
     next_ticket: u64,
     /// Owners of the regions of published files, derived from the catalog.
     owners: BTreeMap<RegionKey, Owner>,
@@ -158,6 +160,7 @@ impl BrokerLeases {
             sessions: BTreeMap::new(),
             tidies: now,
             ticked: now,
+            taken: Taken::default(),
             next_ticket: 1,
             owners: BTreeMap::new(),
             names_of_files: BTreeMap::new(),
@@ -325,6 +328,7 @@ impl BrokerLeases {
         self.tables.forget_sessions(|session| sessions.contains_key(session));
         self.forget_ended_nodes(now);
         self.note_nodes(now);
+        self.count_taken(now);
         // A caller that never takes the news wants none, so what exceeds the limit is dropped.
         self.news.truncate(NEWS_MAX);
     }

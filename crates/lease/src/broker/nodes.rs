@@ -3,6 +3,7 @@
 use super::records::RegionKey;
 use super::segment_seen::SegmentSeen;
 use super::{BrokerLeases, Owner, give_up};
+use crate::settings::Quotas;
 use crate::tenant;
 use crate::ticket::{self, TicketKey};
 use farpool_wire::control::*;
@@ -430,5 +431,41 @@ impl BrokerLeases {
             }
         }
         all
+    }
+
+    /// Counts what tenants have taken of their quotas, for the reports that come until this is called again.
+    pub(super) fn count_taken(&mut self, now: MonoNs) {
+        if self.settings.quotas == Quotas::default() {
+            return;
+        }
+        let mut taken = Taken::default();
+        for (id, node) in self.nodes.iter().filter(|(_, node)| self.is_counted(now, node)) {
+            taken.nodes += 1;
+            for (tenant, here) in node.shares() {
+                let bytes = here.held + here.promised;
+                *taken.in_all.entry(tenant.clone()).or_default() += bytes;
+                taken.by_node.insert((*id, tenant.clone()), bytes);
+            }
+        }
+        self.taken = taken;
+    }
+}
+
+/// Bytes that tenants had taken of their quotas when they were counted last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Taken {
+    /// Number of nodes.
+    pub(super) nodes: u64,
+    /// Bytes that each tenant had taken in the whole pool.
+    in_all: BTreeMap<Name, u64>,
+    /// Bytes of that on each node.
+    by_node: BTreeMap<(NodeId, Name), u64>,
+}
+
+impl Taken {
+    /// Returns the bytes that a tenant had taken on all nodes but one.
+    pub(super) fn elsewhere(&self, node: NodeId, tenant: &Name) -> u64 {
+        let here = self.by_node.get(&(node, tenant.clone())).copied().unwrap_or(0);
+        self.in_all.get(tenant).copied().unwrap_or(0) - here
     }
 }

@@ -10,6 +10,7 @@ use super::nodes::reporting;
 use super::records::region_key;
 use super::segment_seen::SegmentSeen;
 use super::{BrokerLeases, NamedFile, Owner, RegionKey};
+use crate::settings::Quotas;
 use farpool_wire::control::*;
 use farpool_wire::ids::*;
 use farpool_wire::limits::*;
@@ -111,12 +112,43 @@ impl BrokerLeases {
                 }
             }
         }
+        let (limited, others) = self.segments_left(id);
         Ok(SegmentRuling {
             term: self.durable.term,
             // Neither list is longer than the report's, which has the same limit.
             settled: List::new(settled).unwrap_or_default(),
             dropped: List::new(dropped).unwrap_or_default(),
+            limited,
+            others,
         })
+    }
+
+    /// Returns how many segments a node may open until its next report: for tenants there, and for any other. Nodes
+    /// share what is left of a quota, but each may open one segment, as long as a region is left.
+    fn segments_left(&self, id: NodeId) -> (List<TenantSegments, TENANTS_MAX>, u32) {
+        let quotas = &self.settings.quotas;
+        let Some(node) = self.nodes.get(&id).filter(|_| *quotas != Quotas::default()) else {
+            return (List::default(), SEGMENTS_UNLIMITED);
+        };
+        let part = |left_bytes: u64| {
+            let regions = left_bytes / node.info.region_bytes;
+            regions.div_ceil(self.taken.nodes.max(1)).min((SEGMENTS_UNLIMITED - 1).into()) as u32
+        };
+        let limited = node.shares().filter_map(|(tenant, here)| {
+            let segments = match quotas.of(tenant) {
+                None if quotas.default_bytes.is_none() => return None,
+                // The administrator has not the quota of any other tenant.
+                None => SEGMENTS_UNLIMITED,
+                Some(quota_bytes) => {
+                    let elsewhere = self.taken.elsewhere(id, tenant);
+                    part(quota_bytes.saturating_sub(elsewhere + here.held + here.promised))
+                }
+            };
+            Some(TenantSegments { tenant: tenant.clone(), segments })
+        });
+        let others = quotas.default_bytes.map_or(SEGMENTS_UNLIMITED, part);
+        // A tenant that is left out has what any other tenant has.
+        (List::new(limited.take(TENANTS_MAX).collect()).unwrap_or_default(), others)
     }
 
     /// Returns the ranges of a segment that published files have.

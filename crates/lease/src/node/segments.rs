@@ -56,6 +56,13 @@ enum PendingOwner {
     Orphan,
 }
 
+/// Who has a segment opened. Copies that the node makes are not limited by quotas.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opener {
+    Session,
+    Node,
+}
+
 /// Place in a segment that was set aside for a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
@@ -123,7 +130,7 @@ impl NodeLeases {
             }
         }
         let wanted: Vec<(u32, u32)> = seal.ranges.iter().map(|range| (range.offset, range.bytes)).collect();
-        self.reserve(&tenant, &wanted, region_bytes, handles, actions)
+        self.reserve(&tenant, &wanted, Opener::Session, region_bytes, handles, actions)
     }
 
     /// Sets a place aside for copies that the node makes itself, of a tenant's file. Ends as [`Self::begin_filling`].
@@ -135,7 +142,7 @@ impl NodeLeases {
         handles: impl FnMut() -> Handle,
         actions: &mut Vec<Action>,
     ) -> Result<Reserved, Refusal> {
-        let reserved = self.reserve(tenant, &[(0, bytes)], region_bytes, handles, actions)?;
+        let reserved = self.reserve(tenant, &[(0, bytes)], Opener::Node, region_bytes, handles, actions)?;
         reserved.into_iter().next().ok_or(Refusal::new(Code::Exhausted, 0))
     }
 
@@ -149,8 +156,9 @@ impl NodeLeases {
 
     fn reserve(
         &mut self,
-        tenant: &Name,
+        name: &Name,
         wanted: &[(u32, u32)],
+        opener: Opener,
         region_bytes: u64,
         mut handles: impl FnMut() -> Handle,
         actions: &mut Vec<Action>,
@@ -161,12 +169,18 @@ impl NodeLeases {
         if self.is_draining() {
             return Err(Refusal::new(Code::Draining, 0));
         }
-        let pending: usize = self.segments.values().map(|segment| segment.pending.len()).sum();
-        if pending + wanted.len() > PENDING_RANGES_MAX {
-            return Err(Refusal::new(Code::LimitReached, PENDING_RANGES_MAX as u64));
-        }
         let tenant =
-            self.tenants.index_of(tenant).ok_or(Refusal::new(Code::LimitReached, TENANTS_MAX as u64))?;
+            self.tenants.index_of(name).ok_or(Refusal::new(Code::LimitReached, TENANTS_MAX as u64))?;
+        let (mut own, mut others) = (0, 0);
+        for (region, segment) in &self.segments {
+            let is_own = self.regions[region.0 as usize].tenant == tenant;
+            *(if is_own { &mut own } else { &mut others }) += segment.pending.len();
+        }
+        // A tenant gets half of what the others leave, so that it cannot use up all.
+        let permitted = (PENDING_RANGES_MAX - others) / 2;
+        if own + wanted.len() > permitted {
+            return Err(Refusal::new(Code::LimitReached, permitted as u64));
+        }
         let mut reserved: Vec<Reserved> = Vec::with_capacity(wanted.len());
         for &(from, bytes) in wanted {
             let regions = &self.regions;
@@ -177,7 +191,7 @@ impl NodeLeases {
             let found = self.segments.iter().find(fits).map(|(region, _)| *region);
             let region = match found {
                 Some(region) => region,
-                None => match self.open_segment(tenant, &mut handles, actions) {
+                None => match self.open_segment(name, tenant, opener, &mut handles, actions) {
                     Ok(region) => region,
                     Err(refusal) => {
                         self.abandon_filling(&reserved);
@@ -198,15 +212,25 @@ impl NodeLeases {
     /// Takes a free region for a tenant's ranges. Nothing is added to its other segments any more.
     fn open_segment(
         &mut self,
+        name: &Name,
         tenant: crate::tenant::TenantIndex,
+        opener: Opener,
         handles: &mut impl FnMut() -> Handle,
         actions: &mut Vec<Action>,
     ) -> Result<RegionIndex, Refusal> {
         if self.firm() >= self.firm_max {
             return Err(Refusal::new(Code::Exhausted, 0));
         }
+        let left = self.segments_left.get(name).copied().unwrap_or(self.segments_left_others);
+        if left == 0 && opener == Opener::Session {
+            return Err(Refusal::new(Code::OverQuota, 0));
+        }
         let region = super::redeeming::pick(&mut self.free, &mut self.mappable, true);
         let region = region.ok_or(Refusal::new(Code::Exhausted, 0))?;
+        if left != SEGMENTS_UNLIMITED && opener == Opener::Session {
+            self.segments_left.insert(name.clone(), left.saturating_sub(1));
+            *self.segments_opened.entry(name.clone()).or_default() += 1;
+        }
         for (other, segment) in &mut self.segments {
             segment.is_open &= self.regions[other.0 as usize].tenant != tenant;
         }
@@ -357,6 +381,14 @@ impl NodeLeases {
         }
         self.enter_term(ruling.term);
         self.has_segments = true;
+        // The broker has not heard of the segments that were opened since the ruling before.
+        let opened = std::mem::take(&mut self.segments_opened);
+        let left = |of: &TenantSegments| match of.segments {
+            SEGMENTS_UNLIMITED => SEGMENTS_UNLIMITED,
+            segments => segments.saturating_sub(opened.get(&of.tenant).copied().unwrap_or(0)),
+        };
+        self.segments_left = ruling.limited.iter().map(|of| (of.tenant.clone(), left(of))).collect();
+        self.segments_left_others = ruling.others;
         for RangeAt { region, epoch, offset } in ruling.settled.iter() {
             if self.regions.get(region.0 as usize).is_some_and(|entry| entry.epoch == *epoch)
                 && let Some(segment) = self.segments.get_mut(region)

@@ -324,7 +324,11 @@ strategies! {
     }
     range_at -> RangeAt { region: region_index(), epoch: epoch(), offset: any::<u32>() }
     segment_at -> SegmentAt { region: region_index(), epoch: epoch(), end: any::<u32>() }
-    segment_ruling -> SegmentRuling { term: term(), settled: list(range_at()), dropped: list(segment_at()) }
+    tenant_segments -> TenantSegments { tenant: name(), segments: any::<u32>() }
+    segment_ruling -> SegmentRuling {
+        term: term(), settled: list(range_at()), dropped: list(segment_at()), limited: list(tenant_segments()),
+        others: any::<u32>(),
+    }
     part_at -> PartAt { commit: commit_id(), index: any::<u32>() }
     snapshot_at -> SnapshotAt { table: table_id(), snapshot: any::<u64>() }
     new_part -> NewPart { index: any::<u32>(), copies_wanted: any::<u8>(), places: places() }

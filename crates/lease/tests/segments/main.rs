@@ -3,11 +3,14 @@
 //! what is lost or lies in segments that are less than half alive. After every step, each name has the bytes that were
 //! published, in regions that nobody writes. At the end, all is free again.
 
+#[path = "../schedule/mod.rs"]
 mod schedule;
+
+mod quotas;
 
 use farpool_lease::broker::{Durable, StateChange};
 use farpool_lease::node::{Action, Reserved};
-use farpool_lease::{BrokerLeases, LeaseSettings, NodeLeases};
+use farpool_lease::{BrokerLeases, BrokerSettings, LeaseSettings, NodeLeases};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -644,25 +647,29 @@ fn small_files_share_segments_under_random_schedules() {
         "ruling came late",
     ];
     run("segments", 1_500, &expected, |random, tally| {
-        let mut records = Vec::new();
-        let broker = BrokerLeases::start(MonoNs(1), SETTINGS, Durable::default(), [4; 32], &mut records);
-        let mut durable = Durable::default();
-        records.into_iter().for_each(|record| durable.apply(record));
-        let mut world = World {
-            random,
-            tally,
-            now_ms: 1,
-            durable,
-            broker,
-            nodes: (0..NODES).map(|index| fresh_node(index, Incarnation(index as u64 + 1))).collect(),
-            clients: vec![Client::default(); TENANTS.len()],
-            known: BTreeMap::new(),
-            answered: Vec::new(),
-            next: 100,
-        };
+        let mut world = world(random, tally, SETTINGS);
         for _ in 0..STEPS {
             world.step();
         }
         world.end();
     });
+}
+
+fn world<'a>(random: &'a mut Random, tally: &'a mut Tally, settings: impl Into<BrokerSettings>) -> World<'a> {
+    let mut records = Vec::new();
+    let broker = BrokerLeases::start(MonoNs(1), settings.into(), Durable::default(), [4; 32], &mut records);
+    let mut durable = Durable::default();
+    records.into_iter().for_each(|record| durable.apply(record));
+    World {
+        random,
+        tally,
+        now_ms: 1,
+        durable,
+        broker,
+        nodes: (0..NODES).map(|index| fresh_node(index, Incarnation(index as u64 + 1))).collect(),
+        clients: vec![Client::default(); TENANTS.len()],
+        known: BTreeMap::new(),
+        answered: Vec::new(),
+        next: 100,
+    }
 }
