@@ -15,7 +15,7 @@ target=$state/target
 triple=$(rustc -vV | sed -n 's/^host: //p')
 log=$state/last.log
 cargo fuzz build --sanitizer none --target-dir "$target"
-for name in header request reply read write conversation answers program table packed lookup; do
+for name in header request reply read write conversation answers program table manifest packed lookup; do
     mkdir -p "$state/corpus/$name" "$state/crashes/$name"
     # -timeout: an input that takes two seconds is taken for an endless loop. -malloc_limit_mb: an input that
     # allocates this much at once has escaped its limit.

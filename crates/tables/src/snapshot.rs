@@ -20,7 +20,7 @@ use farpool_files::beneath::{
 use farpool_files::{Error, ErrorKind, Pool, Protection};
 use farpool_wire::control::PartAt;
 use farpool_wire::{CommitId, FileId, TableId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Snapshot of a table: its columns and its files. It does not end as long as this lives.
@@ -296,11 +296,13 @@ pub(crate) struct PageReader<'a> {
     session: &'a Arc<Session>,
     key: Option<&'a TableKey>,
     root: &'a Root,
+    /// Pages that were read with all others beside them. A manifest names each once.
+    seen: BTreeSet<PartAt>,
 }
 
 impl<'a> PageReader<'a> {
     pub(crate) fn of(pool: &'a Pool, root: &'a Root, key: Option<&'a TableKey>) -> PageReader<'a> {
-        PageReader { session: session_of_pool(pool), key, root }
+        PageReader { session: session_of_pool(pool), key, root, seen: BTreeSet::new() }
     }
 
     fn page(&self, page: &PageRef) -> Result<Entries, Error> {
@@ -326,6 +328,10 @@ impl Pages for PageReader<'_> {
     }
 
     fn read_all(&mut self, pages: &[PageRef]) -> Result<Vec<Entries>, Error> {
+        // A few pages that name each other again and again would stand for any number of files.
+        if !pages.iter().all(|page| self.seen.insert(page.at)) {
+            return Err(no_table("a page of it is named twice".to_owned()));
+        }
         self.pages(pages)
     }
 
