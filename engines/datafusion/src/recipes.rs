@@ -7,7 +7,7 @@
 //!
 //! A query over anything else (tables of this process, other formats), or that Substrait cannot express, has no recipe.
 
-use crate::{FarTableProvider, substrait};
+use crate::{FarTableProvider, Options, substrait};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::datasource::file_format::parquet::ParquetFormat;
@@ -15,8 +15,8 @@ use datafusion::datasource::listing::{ListingTable, ListingTableUrl};
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{CreateMemoryTable, LogicalPlan};
-use farpool::table::{MadeBy, TABLE_PREFIX};
-use farpool::{FileId, Pool, Protection, Recipe, shown};
+use farpool::table::{MadeBy, PutOptions, TABLE_PREFIX};
+use farpool::{FileId, Pool, Recipe, shown};
 use futures::TryStreamExt;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +43,12 @@ struct Body {
     /// Names of the far tables that the plan reads.
     #[prost(string, repeated, tag = "5")]
     far: Vec<String>,
+    /// Columns that divide the rows into partitions. None in recipes of earlier versions.
+    #[prost(string, repeated, tag = "6")]
+    partition_by: Vec<String>,
+    /// Columns that sort the rows of each file.
+    #[prost(string, repeated, tag = "7")]
+    sort_by: Vec<String>,
 }
 
 /// Table of Parquet files that the plan reads.
@@ -71,13 +77,13 @@ struct SourceFile {
     tag: String,
 }
 
-/// Returns how the table that a statement creates is made. `None` if it cannot be told, or if the table would have to
-/// be there to make it again.
+/// Returns how the table that a statement creates with these options is made. `None` if it cannot be told, or if the
+/// table would have to be there to make it again.
 pub(crate) async fn made_by(
     pool: &Pool,
     state: &SessionState,
     create: &CreateMemoryTable,
-    protection: Option<Protection>,
+    set: &Options,
 ) -> Option<MadeBy> {
     let (parquet, far) = sources(state, &create.input).await.ok()??;
     let (pool, name, first) = (pool.clone(), create.name.table().to_owned(), far.clone());
@@ -86,8 +92,10 @@ pub(crate) async fn made_by(
         return None;
     }
     let plan = substrait::write(state.clone(), state.optimize(&create.input).ok()?).await.ok()?;
-    let protection = protection.map_or(String::new(), |protection| protection.to_string());
-    let body = Body { version: VERSION, plan, parquet, protection, far }.encode_to_vec();
+    let protection = set.table_protection.map_or(String::new(), |protection| protection.to_string());
+    let (partition_by, sort_by) = (set.partition_by.clone(), set.sort_by.clone());
+    let body = Body { version: VERSION, plan, parquet, protection, far, partition_by, sort_by };
+    let body = body.encode_to_vec();
     (body.len() <= BODY_BYTES_MAX).then(|| MadeBy { kind: KIND.to_owned(), body, lost: None })
 }
 
@@ -176,22 +184,21 @@ pub(crate) struct Query {
     pub(crate) plan: Vec<u8>,
     /// Names and addresses of the tables of Parquet files that the plan reads.
     pub(crate) parquet: Vec<(String, String)>,
-    /// Protection that was asked for.
-    pub(crate) protection: Option<Protection>,
-    /// How the table is made, in place of the lost one.
-    pub(crate) made_by: MadeBy,
+    /// How the table is put, in place of the lost one.
+    pub(crate) options: PutOptions,
 }
 
 /// Reads the recipe of a lost file. `state` gives access to the files of its sources.
 ///
 /// Errors: a source has changed, or cannot be looked at; the recipe is of another version.
 pub(crate) async fn query_of(state: &SessionState, file: FileId, recipe: &Recipe) -> Result<Query> {
-    let body = Body::decode(&recipe.body[..]).map_err(|error| exec_datafusion_err!("the recipe: {error}"))?;
+    let mut body =
+        Body::decode(&recipe.body[..]).map_err(|error| exec_datafusion_err!("the recipe: {error}"))?;
     if body.version != VERSION {
         return exec_err!("the recipe has version {}; this program reads version {VERSION}", body.version);
     }
     let mut parquet = Vec::new();
-    for source in body.parquet {
+    for source in std::mem::take(&mut body.parquet) {
         let now = files_of(state, &ListingTableUrl::parse(&source.url)?).await?;
         if let Some(what) = change(&source.files, &now) {
             return exec_err!("its source {} has changed: {what}", shown(&source.url));
@@ -205,8 +212,10 @@ pub(crate) async fn query_of(state: &SessionState, file: FileId, recipe: &Recipe
         }
     };
     let lost = Some((file, recipe.clone()));
-    let made_by = MadeBy { kind: KIND.to_owned(), body: recipe.body.clone(), lost };
-    Ok(Query { plan: body.plan, parquet, protection, made_by })
+    let made_by = Some(MadeBy { kind: KIND.to_owned(), body: recipe.body.clone(), lost });
+    let Body { plan, partition_by, sort_by, .. } = body;
+    let options = PutOptions { protection, made_by, partition_by, sort_by, ..PutOptions::default() };
+    Ok(Query { plan, parquet, options })
 }
 
 /// Returns what has changed about the files of a source. `None` if nothing has.

@@ -187,15 +187,14 @@ impl FarSession {
                 let rows = DataFrame::new(self.context.state(), create.input.as_ref().clone());
                 let config = self.context.copied_config();
                 let set = config.options().extensions.get::<Options>().cloned().unwrap_or_default();
-                let protection = set.table_protection;
                 let made_by = match set.recipes && !is_empty {
-                    true => recipes::made_by(&self.pool, &self.context.state(), create, protection).await,
+                    true => recipes::made_by(&self.pool, &self.context.state(), create, &set).await,
                     false => None,
                 };
                 let (replace, partition_by, sort_by) = (create.or_replace, set.partition_by, set.sort_by);
                 let options = PutOptions {
                     replace,
-                    protection,
+                    protection: set.table_protection,
                     made_by,
                     partition_by,
                     sort_by,
@@ -464,8 +463,7 @@ async fn make_again(
     }
     let plan = session.substrait(query.plan).await?;
     let rows = DataFrame::new(session.context.state(), plan);
-    let (protection, made_by) = (query.protection, Some(query.made_by));
-    session.put(name, rows, PutOptions { protection, made_by, ..PutOptions::default() }).await
+    session.put(name, rows, query.options).await
 }
 
 /// Makes the runtime environment of a session: its memory limit in bytes, and its temporary files. Without a limit

@@ -46,6 +46,7 @@ async fn made(folder: &Path) -> (Cluster, Vec<String>) {
     run(&maker, "CREATE TABLE sold AS SELECT shop, item, exact FROM raw WHERE item < 900")
         .await
         .expect("made");
+    run(&maker, "SET farpool.partition_by = 'shop'").await.expect("set");
     run(&maker, &format!("CREATE TABLE sums AS {QUERY}")).await.expect("made");
     let rows = run(&maker, "SELECT * FROM sums ORDER BY shop").await.expect("rows");
     assert!(rows.len() > 10);
@@ -70,10 +71,12 @@ async fn lost_tables_and_the_tables_that_they_are_made_from_are_made_again_by_ot
         assert_eq!(kept, recipe, "it can be made again");
         let again = run(&session(&cluster), &format!("{QUERY} ORDER BY shop")).await;
         assert_eq!(again, Ok(wanted.clone()), "its source is there as well");
+        let made = cluster.pool.table_on_demand("sums", None, None).expect("opened");
+        assert_eq!(made.snapshot().expect("a manifest").partition_by(), ["shop"]);
     }
-    let read = opened_before.read(None, None).expect("a reader").collect::<Result<Vec<_>, _>>();
-    let told = read.expect_err("the table that it was is lost").to_string();
-    assert!(told.contains("was replaced after it was opened"), "{told}");
+    let told =
+        opened_before.read(None, None).map(drop).expect_err("another table is in its place").to_string();
+    assert!(told.contains("snapshot 1 of table \"sums\" has ended"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
