@@ -399,7 +399,8 @@ class Pool(Machines):
     def trouble_clients(self) -> None:
         while not self.over.is_set():
             self.rest(2.0, 6.0)
-            if self.random.randrange(4) == 0:
+            kind = self.random.choices(KINDS, [3, 1, 1])[0]
+            if kind == "cut off":
                 host = self.hosts[f"c{self.random.randrange(2)}"]
                 self.fault("host of appenders cut off")
                 host.set_isolated(True)
@@ -409,7 +410,13 @@ class Pool(Machines):
             at, process = self.random.choice(list(self.appending.items()))
             if process.poll() is not None:
                 self.problems.append(f"appenders ended with {process.returncode}; see {self.folder}/appenders.log")
-            self.fault("appenders killed")
+            self.fault(f"appenders {kind}")
+            if kind == "stopped":
+                # Some of them are in the middle of a commit, and their session may end meanwhile.
+                process.send_signal(signal.SIGSTOP)
+                self.rest(0.2, 2 * (TTL_S + GRACE_S))
+                process.send_signal(signal.SIGCONT)
+                continue
             process.kill()
             process.wait()
             self.start_appenders(at, self.args.count_of(at))

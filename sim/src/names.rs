@@ -94,7 +94,7 @@ impl World {
     pub(crate) fn recorded(&mut self, by: Opening, record: &StateChange, before: Option<&NamedFile>) {
         let (now, moment) = (self.now(), self.moment());
         match self.parties.snapshots.recorded(now, record, before) {
-            Err(twice) => self.oracle.violated("I9", twice),
+            Err(twice) => self.oracle.violated("I11", twice),
             Ok(turn) => self.oracle.snapshots_turn(by, turn, moment),
         }
         match record {

@@ -209,6 +209,12 @@ impl SnapshotBook {
         let before = SnapshotAt { snapshot: at.snapshot - 1, ..at };
         let before = self.rows.get(&before).cloned().unwrap_or_default();
         let mut rows = Rows::clone(&before);
+        let of_table = |name: &String| {
+            let named = format!("{}: ", name.strip_prefix(TABLES)?);
+            summary.split(", ").find_map(|part| part.strip_prefix(&named))
+        };
+        // The summary of a commit that changes several tables names each of them.
+        let summary = self.tables.get(&at.table).and_then(of_table).unwrap_or(summary);
         let words: Vec<&str> = summary.split(' ').collect();
         let number = |word: &str| word.trim_end_matches(',').parse::<u64>().unwrap_or(0);
         let operation = match words[..] {

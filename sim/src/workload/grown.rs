@@ -15,8 +15,9 @@ use crate::snapshots::{Made, Rows, rows_of};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use farpool_files::{Error, ErrorKind, Pool, Protection};
 use farpool_tables::{
-    Committed, Compaction, FarTable, GroupChange, MadeBy, PutOptions, TABLE_PREFIX, TableKey, append_rows,
-    change_rows, compact, drop_table, open_table, put_table, roll_back, table_snapshot,
+    Committed, Compaction, FarTable, GroupChange, MadeBy, PutOptions, TABLE_PREFIX, TableKey,
+    TableTransaction, append_rows, change_rows, compact, drop_table, open_table, put_table, roll_back,
+    table_snapshot,
 };
 use farpool_wire::control::SnapshotAt;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ fn compare(table: &FarTable) -> Result<(), Error> {
         }
     };
     if let Some(wrong) = wrong {
-        violated("I9", format!("{at:?} of table {:?}: {wrong}", table.name()));
+        violated("I11", format!("{at:?} of table {:?}: {wrong}", table.name()));
     }
     Ok(())
 }
@@ -116,16 +117,21 @@ pub(super) fn judge(error: &Error, name: &str, at: Option<SnapshotAt>, from: u64
         }
     });
     if wrong {
-        violated("I9", format!("reading {at:?} of table {name:?}: {error}"));
+        violated("I11", format!("reading {at:?} of table {name:?}: {error}"));
     }
 }
 
 impl Client {
     fn grown_name(&self) -> String {
+        self.grown_names()[0].clone()
+    }
+
+    /// Returns the names of the two tables of the client's tenant that change.
+    fn grown_names(&self) -> [String; 2] {
         world(|world| {
             let tenant = world.plan.tenant_of(self.index).to_string();
             let generation = world.parties.grown_generations.get(&tenant).copied().unwrap_or(0);
-            format!("{tenant}/grown-{generation}")
+            ["grown", "second"].map(|kind| format!("{tenant}/{kind}-{generation}"))
         })
     }
 
@@ -145,7 +151,8 @@ impl Client {
     /// Draws an operation on the tables that change.
     pub(super) fn change_tables(&mut self) {
         match self.random.below(100) {
-            0..32 => self.grow_table(),
+            0..26 => self.grow_table(),
+            26..32 => self.grow_both(),
             32..66 => self.read_grown(),
             66..72 => self.roll_back_table(),
             72..80 => self.change_values(),
@@ -190,7 +197,7 @@ impl Client {
         };
         if is_wrong {
             let what = format!("operation {operation} on table {name:?}: {result:?}, and it is {made:?}");
-            violated("I9", what);
+            violated("I11", what);
         }
     }
 
@@ -212,6 +219,41 @@ impl Client {
                     self.put_grown(&name, false);
                 }
                 return;
+            }
+        }
+    }
+
+    /// Appends to both tables of the client's tenant in one transaction. Makes one of them if there is none.
+    fn grow_both(&mut self) {
+        let names = self.grown_names();
+        let options = self.options_of(&names[0]);
+        let operations = [self.next_operation(&names[0]), self.next_operation(&names[1])];
+        let mut transaction = TableTransaction::begin(&self.pool());
+        let mut append = |(name, operation): (&String, u64)| {
+            let batch = batch_of_operation(operation);
+            transaction.append(name, batch.schema(), [Ok::<_, Error>(batch)], &options)
+        };
+        let appended = names.iter().zip(operations).try_for_each(&mut append);
+        self.perhaps_lose_an_answer();
+        let result = appended.and_then(|()| transaction.commit());
+        let mut made = [false; 2];
+        for (index, (name, operation)) in names.iter().zip(operations).enumerate() {
+            let told = result.as_ref().map(|made| made.tables.get(index).map(|(_, committed)| *committed));
+            self.check_told(name, operation, told);
+            made[index] = world(|world| world.parties.snapshots.made(&file_of(name), operation).is_some());
+        }
+        if made[0] != made[1] {
+            violated(
+                "I11",
+                format!("operations {operations:?} on tables {names:?} were half made: {made:?}"),
+            );
+        }
+        let is_missing = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if self.outcome("append to two tables", result).is_none() && is_missing {
+            for name in names {
+                if world(|world| !world.parties.snapshots.has_table(&file_of(&name))) {
+                    self.put_grown(&name, false);
+                }
             }
         }
     }
@@ -264,7 +306,7 @@ impl Client {
                 world.parties.snapshots.went_back(&file_of(&name), committed.snapshot, back)
             });
             if !is_made {
-                violated("I9", format!("{name:?} did not go back to {back}: {committed:?}"));
+                violated("I11", format!("{name:?} did not go back to {back}: {committed:?}"));
             }
         }
         self.outcome("roll a table back", result.map(drop));
@@ -314,7 +356,7 @@ impl Client {
 
     /// Opens a snapshot, the latest one or an earlier one. Returns it if there is one.
     fn open_grown(&mut self) -> Option<OpenSnapshot> {
-        let (name, from) = (self.grown_name(), self.now());
+        let (name, from) = (self.random.pick(&self.grown_names()).clone(), self.now());
         let key = Self::key_of(&name);
         let latest = world(|world| world.parties.snapshots.latest(&file_of(&name)));
         let earlier = latest.filter(|_| self.random.one_in(3)).map(|at| {
@@ -361,7 +403,7 @@ impl Client {
         let is_lost = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
         if self.outcome("read a changed table", result).is_some() {
             self.grown.push(open);
-        } else if is_lost && self.random.one_in(4) && name == self.grown_name() {
+        } else if is_lost && self.random.one_in(4) && self.grown_names().contains(&name) {
             // A table that has lost bytes gets a successor, now and then.
             world(|world| {
                 let tenant = world.plan.tenant_of(self.index).to_string();
@@ -370,23 +412,22 @@ impl Client {
         }
     }
 
-    /// Proves I9: the table of the client's tenant has what was committed, if the nodes with its bytes live.
+    /// Proves I11: the tables of the client's tenant have what was committed, if the nodes with their bytes live.
     pub(super) fn prove_grown(&mut self, pool: &Pool) -> Result<(), Error> {
         rest(10 * MS);
-        let (name, from) = (self.grown_name(), self.now());
-        let key = Self::key_of(&name);
-        match open_table(pool, &name, key.as_ref()).and_then(|table| compare(&table)) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                judge(&error, &file_of(&name), None, from);
-                let is_there = world(|world| {
-                    let latest = world.parties.snapshots.latest(&file_of(&name));
-                    let is_there = world.parties.snapshots.has_table(&file_of(&name));
-                    is_there && world.is_table_whole(&file_of(&name), latest)
-                });
-                if is_there { Err(error) } else { Ok(()) }
-            }
-        }
+        self.grown_names().iter().try_for_each(|name| {
+            let (key, from) = (Self::key_of(name), self.now());
+            let Err(error) = open_table(pool, name, key.as_ref()).and_then(|table| compare(&table)) else {
+                return Ok(());
+            };
+            judge(&error, &file_of(name), None, from);
+            let is_there = world(|world| {
+                let latest = world.parties.snapshots.latest(&file_of(name));
+                let is_there = world.parties.snapshots.has_table(&file_of(name));
+                is_there && world.is_table_whole(&file_of(name), latest)
+            });
+            if is_there { Err(error) } else { Ok(()) }
+        })
     }
 
     /// Proves that snapshots do not stay once nobody holds them and their time is over.

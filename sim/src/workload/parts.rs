@@ -68,7 +68,7 @@ fn read_root(opened: &OpenedSnapshot) -> Result<Vec<Listed>, Error> {
     opened.root.read_at(0, &mut bytes)?;
     let (number, listed) = bytes.split_first_chunk().expect("a root begins with a number");
     if u64::from_le_bytes(*number) != opened.at.snapshot {
-        violated("I9", format!("{:?} has the root of snapshot {}", opened.at, u64::from_le_bytes(*number)));
+        violated("I11", format!("{:?} has the root of snapshot {}", opened.at, u64::from_le_bytes(*number)));
     }
     let of = |bytes: &[u8]| {
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
@@ -109,7 +109,7 @@ impl OpenParts {
             });
             if found != expected {
                 let difference = first_difference(&found, &expected);
-                violated("I9", format!("{listed:?} of {:?}: {difference}", self.opened.at));
+                violated("I11", format!("{listed:?} of {:?}: {difference}", self.opened.at));
             }
         }
         Ok(())
@@ -225,7 +225,7 @@ impl Client {
             world.parties.snapshots.rows(at).is_some()
         });
         if !is_made || made.iter().any(|made| made.snapshot != snapshot) {
-            violated("I9", format!("{name:?} was committed as {at:?}, and is {made:?}"));
+            violated("I11", format!("{name:?} was committed as {at:?}, and is {made:?}"));
         }
         Ok(())
     }
