@@ -273,10 +273,12 @@ fn numbers(count: i64) -> RecordBatch {
 fn append_of_a_session_that_ended_before_its_rows_were_sealed_changes_nothing() {
     for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
         let (node, client, _, pauses) = start(64, transport, GRACE_MS);
-        let other = Pool::connect_with(client.url(), PoolOptions::default()).expect("another session");
+        let other = || Pool::connect_with(client.url(), PoolOptions::default()).expect("another session");
         let options = PutOptions { partition_by: vec!["n".to_owned()], ..PutOptions::default() };
         let put = [Ok::<_, Infallible>(numbers(5))];
-        other.put_table_with("t", numbers(0).schema(), put, &options).expect("put");
+        other().put_table_with("t", numbers(0).schema(), put, &options).expect("put");
+        // Only the writer's session is left, so none other can be taken for it.
+        wait_until(&node, "the session that has put the table has ended", |status| status.sessions == 1);
         pauses.catch(Moment::Ask(Opcode::SealRanges));
         let appended = std::thread::scope(|scope| {
             let append = || {
@@ -285,21 +287,23 @@ fn append_of_a_session_that_ended_before_its_rows_were_sealed_changes_nothing() 
             };
             let appending = scope.spawn(append);
             pauses.wait_caught();
-            wait_until(&node, "the session of the writer has ended", |status| status.sessions == 1);
+            let is_over = |status: &StatusReport| status.sessions == 0 && status.nodes[0].counts.leased == 0;
+            wait_until(&node, "the session of the writer has ended, and its leases", is_over);
             pauses.go_on();
             appending.join().expect("no panic")
         });
         let error = appended.expect_err("the session has ended");
         assert_eq!(error.kind(), ErrorKind::Lost, "{transport:?}: {error}");
-        assert_eq!(other.table("t").expect("as before").rows(), 5);
-        assert_eq!(other.table_history("t").expect("a history").len(), 1);
+        let reader = other();
+        assert_eq!(reader.table("t").expect("as before").rows(), 5);
+        assert_eq!(reader.table_history("t").expect("a history").len(), 1);
         // The session works anew, and the program may append again.
         let batches = [Ok::<_, Infallible>(numbers(3))];
         let again = client.append_to_table("t", numbers(0).schema(), batches, &PutOptions::default());
         assert_eq!(again.expect("appended").snapshot, 2);
-        assert_eq!(other.table("t").expect("a table").rows(), 8);
-        other.drop_table("t").expect("dropped");
-        drop((client, other));
+        assert_eq!(reader.table("t").expect("a table").rows(), 8);
+        reader.drop_table("t").expect("dropped");
+        drop((client, reader));
         wait_until_free(&node, |free| free == 64);
     }
 }

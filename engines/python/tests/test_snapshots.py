@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import signal
+import subprocess
 import threading
 import uuid
 
@@ -11,10 +12,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from conftest import NODE_ARGUMENTS, PATIENCE_SECONDS, wait_until
 
 import farpool
 import farpool.duckdb
 from farpool import col
+from farpool.demo.cluster import Cluster
 
 
 def rows(start: int, end: int) -> pa.Table:
@@ -337,3 +340,75 @@ def test_columns_that_cannot_change_so_are_refused(pool):
         pool.alter_table("missing", drop=["id"])
     assert pool.history("t") == []
     pool.drop_table("t")
+
+
+def test_commands_tell_of_snapshots_go_back_and_compact(shared_cluster, farpool_binary, tmp_path):
+    def command(*arguments: object, key: object = "") -> subprocess.CompletedProcess[str]:
+        keys = ["--key-file", str(key)] if key else []
+        command = [farpool_binary, "table", *map(str, arguments), *keys, "--pool", shared_cluster.url]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+
+    right, wrong, short = tmp_path / "right", tmp_path / "wrong", tmp_path / "short"
+    right.write_bytes(bytes(range(16)))
+    wrong.write_bytes(bytes(16))
+    short.write_bytes(b"x")
+    with farpool.connect(shared_cluster.url) as pool:
+        for name, key in [("plain", None), ("secret", right)]:
+            bytes_of_key = key and key.read_bytes()
+            pool.put_table(name, rows(0, 100), key=bytes_of_key)
+            assert "was not changed since" in command("history", name).stdout
+            for start in range(100, 500, 100):
+                pool.append(name, rows(start, start + 100), key=bytes_of_key, compact=False)
+            told = json.loads(command("history", name, "--json").stdout)["snapshots"]
+            assert [one["snapshot"] for one in told] == [4, 3, 2, 1]
+            assert {(one["kept"], one["summary"]) for one in told} == {(True, "append 100 rows")}
+            assert "append 100 rows" in command("history", name).stdout
+            assert json.loads(command("describe", name, "--json", key=key).stdout)["files"] == 5
+            back = json.loads(command("rollback", name, 2, "--json", key=key).stdout)
+            assert back == {"name": name, "snapshot": 5}
+            assert pool.table(name, key=bytes_of_key).to_arrow().equals(rows(0, 300))
+            made = command("compact", name, key=key)
+            assert made.stdout == f"{name} has fewer files in snapshot 6.\n", made.stderr
+            assert command("compact", name, key=key).stdout == f"{name} has no files that would become fewer.\n"
+            described = json.loads(command("describe", name, "--json", key=key).stdout)
+            assert (described["files"], described["rows"], described["snapshot"]) == (1, 300, 6)
+            assert pool.table(name, key=bytes_of_key).to_arrow().equals(rows(0, 300))
+            missing = command("rollback", name, 99, key=key)
+            assert (missing.returncode, missing.stdout) == (1, "")
+            assert "snapshot 99" in missing.stderr
+        for arguments in [("rollback", "secret", 1), ("compact", "secret")]:
+            assert "no key was given" in command(*arguments).stderr
+            assert "the key is wrong" in command(*arguments, key=wrong).stderr
+            refused = command(*arguments, key=short)
+            assert (refused.returncode, str(short) in refused.stderr) == (2, True)
+            assert (
+                "a key was given, but the table is not"
+                in command(arguments[0], "plain", *arguments[2:], key=right).stderr
+            )
+        assert [entry.snapshot for entry in pool.history("secret")] == [6, 5, 4, 3, 2, 1]
+        for name in ["plain", "secret"]:
+            assert command("drop", name).returncode == 0
+
+
+def test_snapshot_that_was_held_for_too_long_has_ended(farpool_binary):
+    times = ("--snapshot-age", "100ms", "--snapshots-kept", "0", "--snapshot-hold", "2s")
+    with Cluster(farpool_binary, 256 << 20, broker_arguments=times, node_arguments=NODE_ARGUMENTS) as cluster:
+        with farpool.connect(cluster.url) as pool:
+            pool.put_table("t", rows(0, 10))
+            pool.append("t", rows(10, 20), compact=False)
+            held = pool.table("t")
+            assert held.snapshot == 1
+            pool.append("t", rows(20, 30), compact=False)
+            found = []
+
+            def has_ended() -> bool:
+                try:
+                    assert held.to_arrow().equals(rows(0, 20)), "the rows of the snapshot, or an error"
+                except farpool.Error as error:
+                    found.append(str(error))
+                return bool(found)
+
+            wait_until(has_ended, "the snapshot ends")
+            assert "snapshot 1 of table" in found[0] and "held for too long" in found[0]
+            assert pool.table("t").to_arrow().equals(rows(0, 30))
+            pool.drop_table("t")

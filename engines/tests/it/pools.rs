@@ -81,6 +81,22 @@ pub fn embedded(tables: &[PathBuf]) -> Pool {
 
 /// Puts each file as a far table of its name, in the format that [`TABLE_FORMAT`] says.
 pub fn put(pool: &Pool, tables: &[PathBuf]) {
+    match std::env::var(TABLE_FORMAT).as_deref() {
+        Err(_) | Ok("1") => put_each(tables, |name, rows| pool.try_put_table(name, rows.schema(), rows)),
+        Ok("2") => put_changed(pool, tables),
+        Ok(other) => panic!("{TABLE_FORMAT} is {other:?}; 1 and 2 are permitted"),
+    }
+}
+
+/// Puts each file as a far table that was changed: half of its rows are appended.
+pub fn put_changed(pool: &Pool, tables: &[PathBuf]) {
+    put_each(tables, |name, rows| put_halves(pool, name, rows));
+}
+
+fn put_each(
+    tables: &[PathBuf],
+    put: impl Fn(&str, Box<dyn RecordBatchReader>) -> Result<(), farpool::Error>,
+) {
     for path in tables {
         let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let reader: Box<dyn RecordBatchReader> = if path.extension().is_some_and(|of| of == "parquet") {
@@ -89,12 +105,7 @@ pub fn put(pool: &Pool, tables: &[PathBuf]) {
         } else {
             Box::new(FileReader::try_new(BufReader::new(file), None).expect("an Arrow file"))
         };
-        let put = match std::env::var(TABLE_FORMAT).as_deref() {
-            Err(_) | Ok("1") => pool.try_put_table(&stem(path), reader.schema(), reader),
-            Ok("2") => put_halves(pool, &stem(path), reader),
-            Ok(other) => panic!("{TABLE_FORMAT} is {other:?}; 1 and 2 are permitted"),
-        };
-        put.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        put(&stem(path), reader).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }
 

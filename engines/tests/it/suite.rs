@@ -1,12 +1,12 @@
 //! The SQL suite over far tables: every statement of `suite/*.slt`, in every placement.
 
-use crate::pools::{Cluster, embedded, files, put, reference, session_in, stem};
+use crate::pools::{Cluster, embedded, files, put, put_changed, reference, session_in, stem};
 use crate::{PLACEMENTS, canonical};
 use farpool::Pool;
 use farpool_datafusion::FarSession;
 use sqllogictest::{DB, DBOutput, DefaultColumnType, Normalizer, Record, Runner, strict_column_validator};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
@@ -79,7 +79,7 @@ fn run_suite(pool: &Pool, placement: &str) {
     assert!(queries >= QUERIES_MIN, "{queries} queries; there are at least {QUERIES_MIN}");
 }
 
-fn run_embedded(placement: &str) {
+fn run_embedded(placement: &str, put: impl Fn(&Pool, &[PathBuf])) {
     assert!(PLACEMENTS.contains(&placement));
     let tables = files(&reference("suite"), "arrow");
     let pool = embedded(&tables);
@@ -91,22 +91,27 @@ fn run_embedded(placement: &str) {
 
 #[test]
 fn suite_has_the_answers_of_duckdb_where_the_planner_chooses() {
-    run_embedded("auto");
+    run_embedded("auto", put);
 }
 
 #[test]
 fn suite_has_the_answers_of_duckdb_where_all_is_fetched() {
-    run_embedded("fetch");
+    run_embedded("fetch", put);
 }
 
 #[test]
 fn suite_has_the_answers_of_duckdb_where_all_is_shipped() {
-    run_embedded("ship");
+    run_embedded("ship", put);
 }
 
 #[test]
 fn suite_has_the_answers_of_duckdb_where_all_is_split() {
-    run_embedded("split");
+    run_embedded("split", put);
+}
+
+#[test]
+fn suite_has_the_answers_of_duckdb_over_tables_that_were_changed() {
+    run_embedded("auto", put_changed);
 }
 
 #[test]
