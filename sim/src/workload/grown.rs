@@ -135,10 +135,11 @@ impl Client {
         })
     }
 
-    /// Returns the key of a table: every other one is encrypted.
+    /// Returns the key of a table: one of the two tables of each tenant is encrypted.
     fn key_of(name: &str) -> Option<TableKey> {
         let number: u64 = name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-        (number % 2 == 1).then(|| TableKey::new([number as u8; 16]))
+        let is_encrypted = (number + u64::from(name.contains("/second-"))) % 2 == 1;
+        is_encrypted.then(|| TableKey::new([number as u8; 16]))
     }
 
     fn options_of(&mut self, name: &str) -> PutOptions {
@@ -226,14 +227,14 @@ impl Client {
     /// Appends to both tables of the client's tenant in one transaction. Makes one of them if there is none.
     fn grow_both(&mut self) {
         let names = self.grown_names();
-        let options = self.options_of(&names[0]);
+        let options = [self.options_of(&names[0]), self.options_of(&names[1])];
         let operations = [self.next_operation(&names[0]), self.next_operation(&names[1])];
         let mut transaction = TableTransaction::begin(&self.pool());
-        let mut append = |(name, operation): (&String, u64)| {
+        let mut append = |((name, operation), options): ((&String, u64), &PutOptions)| {
             let batch = batch_of_operation(operation);
-            transaction.append(name, batch.schema(), [Ok::<_, Error>(batch)], &options)
+            transaction.append(name, batch.schema(), [Ok::<_, Error>(batch)], options)
         };
-        let appended = names.iter().zip(operations).try_for_each(&mut append);
+        let appended = names.iter().zip(operations).zip(&options).try_for_each(&mut append);
         self.perhaps_lose_an_answer();
         let result = appended.and_then(|()| transaction.commit());
         let mut made = [false; 2];
