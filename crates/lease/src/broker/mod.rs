@@ -305,10 +305,11 @@ impl BrokerLeases {
     pub fn tick(&mut self, now: MonoNs) {
         let silence_ms = self.silence_ms();
         let gap_ms = now.ms_since(std::mem::replace(&mut self.ticked, now));
-        // Sessions renew three times in a lease. If nothing came for longer, the process stood still, and what they
-        // said meanwhile waits. Sessions that are ended now say again what they hold before any of that ends.
-        let rare_ms = if self.sessions.is_empty() { self.settings.look_ms } else { 0 };
-        if gap_ms > rare_ms + silence_ms / 2 {
+        // Sessions renew three times in a lease; without any, only looks come. After a longer gap the process stood
+        // still, and what sessions said meanwhile waits. Those that are ended now say again what they hold before any
+        // of that ends.
+        let between_looks_ms = if self.sessions.is_empty() { self.settings.look_ms } else { 0 };
+        if gap_ms > between_looks_ms + silence_ms / 2 {
             self.resume(now);
         }
         if now < self.tidies {

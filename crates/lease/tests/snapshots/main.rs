@@ -301,9 +301,10 @@ impl World<'_> {
         }
     }
 
-    /// Has the leader stand still for longer than it waits for sessions. They live on, and come to it afterwards.
+    /// Has the leader stand still, for a moment or for longer than it waits for sessions. They live on, and come to it
+    /// afterwards.
     fn stall(&mut self) {
-        self.now_ms += AWAITED_MS + self.random.below(20_000);
+        self.now_ms += 1 + self.random.below(AWAITED_MS + 20_000);
         self.notice();
         self.clients.iter_mut().for_each(|client| client.has_said = false);
         self.tidy();
