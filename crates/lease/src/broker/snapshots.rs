@@ -34,8 +34,8 @@ const PAGED_BYTES: usize = 512 << 10;
 /// Ranges of parts in the records of all commits of a tenant, some 100 MB of them, from which on commits with many are
 /// refused.
 const RECORDED_RANGES_MAX: usize = 1 << 22;
-/// Ranges that any commit may have. What commits with no more add up to is little beside the rest of their records.
-const FEW_RANGES: usize = 1_024;
+/// Ranges that a commit may have all the same, so that a tenant at the limit can go on with small changes.
+const FEW_RANGES: usize = 64;
 /// Bytes of places in one answer, at most, unless a single part has more.
 const OPENED_BYTES_MAX: usize = 1 << 20;
 
